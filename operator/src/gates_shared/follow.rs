@@ -1,5 +1,6 @@
 //! Watches of what gates ask for: each for as long as some gate asks for it.
 
+use crate::watch::{PAGE, WATCH_SECONDS};
 use futures::StreamExt as _;
 use kube::{
     Api,
@@ -19,7 +20,7 @@ use tokio::task::AbortHandle;
 const BELIEVED_AFTER: Duration = Duration::from_secs(75);
 
 /// Ends the tasks that are not wanted any more; returns what they were for.
-pub(crate) fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted: &BTreeSet<K>) -> Vec<K> {
+pub fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted: &BTreeSet<K>) -> Vec<K> {
     let gone: Vec<_> = tasks.keys().filter(|key| !wanted.contains(*key)).cloned().collect();
     for key in &gone {
         if let Some(task) = tasks.remove(key) {
@@ -29,16 +30,53 @@ pub(crate) fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted:
     gone
 }
 
-/// Follows a watch for ever; `seen` takes each event, `broken` what hinders it, and nothing when that is over.
-pub(crate) async fn follow<K>(api: Api<K>, config: watcher::Config, mut seen: impl FnMut(Event<K>), broken: impl Fn(Option<String>))
-where
+/// A task, and what it has found, for exactly what is wanted.
+pub fn settle<K: Ord + Clone, T: Default>(
+    tasks: &mut BTreeMap<K, AbortHandle>,
+    sources: &mut BTreeMap<K, T>,
+    wanted: BTreeSet<K>,
+    mut start: impl FnMut(K) -> AbortHandle,
+) {
+    for key in keep(tasks, &wanted) {
+        sources.remove(&key);
+    }
+    for key in wanted.into_iter().filter(|key| !tasks.contains_key(key)).collect::<Vec<_>>() {
+        sources.insert(key.clone(), T::default());
+        tasks.insert(key.clone(), start(key));
+    }
+}
+
+/// As such a watch is asked for.
+pub fn config() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
+}
+
+/// What a watch has shown.
+pub enum Seen<F> {
+    /// Exactly these are there.
+    All(Vec<F>),
+    /// One has come, or has changed.
+    Now(F),
+    /// One is gone; it was like this.
+    Gone(F),
+}
+
+/// Follows a watch for ever, of whose objects `cut` keeps what is read; `seen` takes what it shows, `broken` what hinders it, and nothing when
+/// that is over.
+pub async fn follow<K, F>(
+    api: Api<K>,
+    config: watcher::Config,
+    cut: impl Fn(K) -> F,
+    mut seen: impl FnMut(Seen<F>),
+    broken: impl Fn(Option<String>),
+) where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let mut events = watcher::watcher(api, config).default_backoff().boxed();
-    let (mut listed, mut refused) = (false, 0_u32);
+    let (mut listing, mut listed, mut refused) = (Vec::new(), false, 0_u32);
     loop {
         let next = if refused > 0 { tokio::time::timeout(BELIEVED_AFTER, events.next()).await } else { Ok(events.next().await) };
-        match next {
+        let event = match next {
             Ok(None) => return,
             // A watch that was opened again is silent until something changes.
             Err(_) => {
@@ -46,6 +84,7 @@ where
                 if listed {
                     broken(None);
                 }
+                continue;
             }
             Ok(Some(Err(error))) => {
                 refused += 1;
@@ -53,16 +92,29 @@ where
                 if !listed || refused > 1 {
                     broken(Some(error.to_string()));
                 }
+                continue;
             }
-            Ok(Some(Ok(event))) => {
-                listed |= matches!(event, Event::InitDone);
-                refused = 0;
-                let done = matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_));
-                seen(event);
-                if done && listed {
-                    broken(None);
-                }
+            Ok(Some(Ok(event))) => event,
+        };
+        refused = 0;
+        seen(match event {
+            Event::Init => {
+                listing.clear();
+                continue;
             }
+            Event::InitApply(object) => {
+                listing.push(cut(object));
+                continue;
+            }
+            Event::InitDone => {
+                listed = true;
+                Seen::All(std::mem::take(&mut listing))
+            }
+            Event::Apply(object) => Seen::Now(cut(object)),
+            Event::Delete(object) => Seen::Gone(cut(object)),
+        });
+        if listed {
+            broken(None);
         }
     }
 }

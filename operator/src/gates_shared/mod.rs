@@ -5,6 +5,7 @@
 
 pub mod definitions;
 pub(crate) mod follow;
+mod news;
 pub(crate) mod pod_state;
 pub(crate) mod policy_sync;
 mod state;

@@ -1,5 +1,6 @@
 //! What watches, probes and passes over resources tell the loop, inside one process.
 
+use super::news::News;
 use parking_lot::{Mutex, MutexGuard};
 use planner::{
     gates_shared::{Key, ReplicaHealth, Source},
@@ -12,12 +13,8 @@ use planner::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
-use tokio::sync::Notify;
 
 /// Something that conditions of several pods may follow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +30,7 @@ pub enum Followed {
 }
 
 /// What has changed since the last look.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Changes {
     /// These pods.
     pub pods: BTreeSet<Key>,
@@ -45,12 +42,6 @@ pub struct Changes {
     pub gates: bool,
     /// Whether pods can be seen.
     pub sight: bool,
-}
-
-impl Changes {
-    fn are_some(&self) -> bool {
-        self.gates || self.sight || !self.pods.is_empty() || !self.nodes.is_empty() || !self.followed.is_empty()
-    }
 }
 
 /// What is known of everything but Nodes.
@@ -126,10 +117,7 @@ impl Known {
 /// The meeting point.
 #[derive(Debug, Default)]
 pub struct PodGateState {
-    news: Mutex<Changes>,
-    /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks, and whoever begins looks at every pod.
-    heard: AtomicBool,
-    wake: Notify,
+    news: News<Changes>,
     known: Mutex<Known>,
 }
 
@@ -141,22 +129,12 @@ impl PodGateState {
 
     /// What has changed; waits until there is something.
     pub(crate) async fn changes(&self) -> Changes {
-        loop {
-            {
-                let mut news = self.news.lock();
-                self.heard.store(true, Ordering::Release);
-                if news.are_some() {
-                    return std::mem::take(&mut *news);
-                }
-            }
-            self.wake.notified().await;
-        }
+        self.news.take().await
     }
 
     /// Something has changed.
     pub(crate) fn tell(&self, change: impl FnOnce(&mut Changes)) {
-        change(&mut self.news.lock());
-        self.wake.notify_one();
+        self.news.tell(change);
     }
 
     /// Something that conditions follow has changed.
@@ -166,7 +144,8 @@ impl PodGateState {
 
     /// Something about these Nodes has changed.
     pub fn nodes(&self, names: impl IntoIterator<Item = String>) {
-        if self.heard.load(Ordering::Acquire) {
+        // Whoever begins looks at every pod.
+        if self.news.is_heard() {
             self.tell(|news| news.nodes.extend(names));
         }
     }

@@ -1,6 +1,6 @@
 //! What the loop of gates and the passes over resources tell each other, inside one process.
 
-use super::pod_state::PodGateState;
+use super::{news::News, pod_state::PodGateState};
 use crate::watch::{Listener, Observer};
 use crds::NodeReadinessGateStatus;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -16,26 +16,11 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use tokio::sync::Notify;
-
-/// Nodes to look at again.
-#[derive(Debug, Default)]
-struct News {
-    /// Something about these has changed.
-    nodes: BTreeSet<String>,
-    /// A gate has changed: every node is looked at, after those above.
-    all: bool,
-    /// What gates are made from has changed.
-    gates: bool,
-}
 
 /// The meeting point.
 #[derive(Debug, Default)]
 pub struct GateState {
-    news: Mutex<News>,
-    /// Somebody takes news. Nobody does on a standby, which sees nodes come and go for weeks.
-    heard: AtomicBool,
-    wake: Notify,
+    news: News<Changes>,
     world: Mutex<World>,
     judged: AtomicBool,
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
@@ -61,11 +46,11 @@ pub struct CompatGates {
 }
 
 /// What has changed since the last look.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Changes {
     /// These nodes.
     pub nodes: BTreeSet<String>,
-    /// Every node.
+    /// A gate: every node is looked at, after those above.
     pub all: bool,
     /// What gates are made from.
     pub gates: bool,
@@ -95,49 +80,31 @@ impl GateState {
         Arc::clone(&self.pods)
     }
 
-    /// Something about a node has changed.
-    pub fn node(&self, name: &str) {
-        self.nodes([name.to_owned()]);
-    }
-
     /// Something about these nodes has changed.
     pub fn nodes(&self, names: impl IntoIterator<Item = String>) {
-        let mut news = self.news.lock();
-        if self.heard.load(Ordering::Acquire) {
-            news.nodes.extend(names);
-        } else {
-            news.all = true;
-        }
-        drop(news);
-        self.wake.notify_one();
+        self.news.tell(|news| {
+            if self.news.is_heard() {
+                news.nodes.extend(names);
+            } else {
+                news.all = true;
+            }
+        });
     }
 
     /// Something that concerns every node has changed.
     pub fn every_node(&self) {
-        self.news.lock().all = true;
-        self.wake.notify_one();
+        self.news.tell(|news| news.all = true);
     }
 
     /// What gates are made from has changed.
     pub fn gates(&self) {
         self.pods.resources();
-        self.news.lock().gates = true;
-        self.wake.notify_one();
+        self.news.tell(|news| news.gates = true);
     }
 
     /// What has changed; waits until there is something.
     pub async fn changes(&self) -> Changes {
-        loop {
-            {
-                let mut news = self.news.lock();
-                self.heard.store(true, Ordering::Release);
-                if news.all || news.gates || !news.nodes.is_empty() {
-                    let news = std::mem::take(&mut *news);
-                    return Changes { nodes: news.nodes, all: news.all, gates: news.gates };
-                }
-            }
-            self.wake.notified().await;
-        }
+        self.news.take().await
     }
 
     /// The same, for whoever changes what makes a gate one that could never open.

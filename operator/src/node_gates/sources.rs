@@ -1,26 +1,19 @@
 //! Watches of what gates ask for: only what a gate asks for is watched, and each of it once.
 
 use super::facts;
-use crate::{
-    gates_shared::{
-        GateState,
-        follow::{follow, keep},
-    },
-    watch::{PAGE, WATCH_SECONDS},
+use crate::gates_shared::{
+    GateState,
+    follow::{Seen, config, follow, settle},
 };
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet},
     core::v1::Pod,
     storage::v1::CSINode,
 };
-use kube::{
-    Api, Client, ResourceExt as _,
-    api::ListParams,
-    runtime::watcher::{self, Event},
-};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use planner::{
     gates_shared::{Key, Source},
-    node_gates::world::{NOWHERE, PodSource, Pods},
+    node_gates::world::{self, NOWHERE, PodSource, Pods},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,22 +46,11 @@ impl Sources {
         };
         while self.tasks.try_join_next().is_some() {}
         let world = &mut *self.state.changing_world();
-        for source in keep(&mut self.pods, &pods) {
-            world.pods.remove(&source);
-        }
-        for source in pods.into_iter().filter(|source| !self.pods.contains_key(source)).collect::<Vec<_>>() {
-            world.pods.insert(source.clone(), Source::default());
-            let task = self.tasks.spawn(follow_pods(self.client.clone(), Arc::clone(&self.state), source.clone()));
-            self.pods.insert(source, task);
-        }
-        for key in keep(&mut self.daemon_sets, &daemon_sets) {
-            world.daemon_sets.remove(&key);
-        }
-        for key in daemon_sets.into_iter().filter(|key| !self.daemon_sets.contains_key(key)).collect::<Vec<_>>() {
-            world.daemon_sets.insert(key.clone(), Source::default());
-            let task = self.tasks.spawn(follow_daemon_set(self.client.clone(), Arc::clone(&self.state), key.clone()));
-            self.daemon_sets.insert(key, task);
-        }
+        let (client, state) = (&self.client, &self.state);
+        settle(&mut self.pods, &mut world.pods, pods, |source| self.tasks.spawn(follow_pods(client.clone(), Arc::clone(state), source)));
+        settle(&mut self.daemon_sets, &mut world.daemon_sets, daemon_sets, |key| {
+            self.tasks.spawn(follow_daemon_set(client.clone(), Arc::clone(state), key))
+        });
         if csi && self.csi_drivers.is_none() {
             self.csi_drivers = Some(self.tasks.spawn(follow_csi_drivers(self.client.clone(), Arc::clone(&self.state))));
         } else if !csi && let Some(task) = self.csi_drivers.take() {
@@ -95,53 +77,38 @@ impl Sources {
     }
 }
 
-fn config() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
-}
-
 async fn follow_pods(client: Client, state: Arc<GateState>, source: PodSource) {
     let api: Api<Pod> = if source.namespace.is_empty() { Api::all(client) } else { Api::namespaced(client, &source.namespace) };
     let config = config().labels(&source.selector.to_string());
-    let mut listing = Pods::default();
-    let seen = |event: Event<Pod>| match event {
-        Event::Init => listing = Pods::default(),
-        Event::InitApply(pod) => insert(&mut listing, pod),
-        Event::InitDone => {
-            let listed = std::mem::take(&mut listing);
-            let mut world = state.changing_world();
-            let Some(known) = world.pods.get_mut(&source) else { return };
-            let before = known.found.take().unwrap_or_default();
-            // The node that a pod was on is not told when it is deleted in a gap.
-            let changed = before.differing(&listed);
-            known.found = Some(listed);
-            drop(world);
-            state.nodes(changed);
-        }
-        Event::Apply(pod) => {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            let mut world = state.changing_world();
-            if let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) {
-                insert(known, pod);
+    let cut = |pod: Pod| ((pod.namespace().unwrap_or_default(), pod.name_any()), facts::pod(pod));
+    let seen = |seen: Seen<(Key, (String, world::Pod))>| {
+        let mut world = state.changing_world();
+        let Some(found) = world.pods.get_mut(&source).map(|source| &mut source.found) else { return };
+        let changed: Vec<_> = match seen {
+            Seen::All(pods) => {
+                let mut listed = Pods::default();
+                pods.into_iter().for_each(|(key, pod)| insert(&mut listed, key, pod));
+                // The node that a pod was on is not told when it is deleted in a gap.
+                let changed = found.take().unwrap_or_default().differing(&listed);
+                *found = Some(listed);
+                changed.into_iter().collect()
             }
-            drop(world);
-            state.node(&node);
-        }
-        Event::Delete(pod) => {
-            let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-            let mut world = state.changing_world();
-            let Some(known) = world.pods.get_mut(&source).and_then(|source| source.found.as_mut()) else { return };
-            let nodes = remove(known, &key);
-            drop(world);
-            state.nodes(nodes);
-        }
+            Seen::Now((key, pod)) => {
+                let node = pod.0.clone();
+                found.iter_mut().for_each(|found| insert(found, key.clone(), pod.clone()));
+                vec![node]
+            }
+            Seen::Gone((key, _)) => found.iter_mut().flat_map(|found| remove(found, &key)).collect(),
+        };
+        drop(world);
+        state.nodes(changed);
     };
-    follow(api, config, seen, |broken| note(&state, |world| world.pods.get_mut(&source).map(|source| &mut source.broken), broken)).await;
+    let broken = |broken| note(&state, |world| world.pods.get_mut(&source).map(|source| &mut source.broken), broken);
+    follow(api, config, cut, seen, broken).await;
 }
 
 /// Takes a pod in.
-fn insert(pods: &mut Pods, pod: Pod) {
-    let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-    let (node, facts) = facts::pod(pod);
+fn insert(pods: &mut Pods, key: Key, (node, facts): (String, world::Pod)) {
     // It does not wait for a node any more; it may have been on none.
     if let Some(waiting) = pods.on.get_mut(NOWHERE).filter(|_| node != NOWHERE) {
         waiting.remove(&key);
@@ -179,19 +146,13 @@ async fn follow_daemon_set(client: Client, state: Arc<GateState>, key: Key) {
     let api: Api<DaemonSet> = Api::namespaced(client.clone(), &key.0);
     let config = config().fields(&format!("metadata.name={}", key.1));
     let (newest_seen, mut arrivals) = tokio::sync::watch::channel(None::<DaemonSet>);
-    let mut found = None;
-    let seen = |event: Event<DaemonSet>| match event {
-        Event::Init => found = None,
-        Event::InitApply(daemon_set) => found = Some(daemon_set),
-        Event::InitDone => {
-            let _ = newest_seen.send(found.take()); // its receiver lives in this function
-        }
-        Event::Apply(daemon_set) => {
-            let _ = newest_seen.send(Some(daemon_set));
-        }
-        Event::Delete(_) => {
-            let _ = newest_seen.send(None);
-        }
+    let seen = |seen: Seen<DaemonSet>| {
+        let now = match seen {
+            Seen::All(mut found) => found.pop(),
+            Seen::Now(found) => Some(found),
+            Seen::Gone(_) => None,
+        };
+        let _ = newest_seen.send(now); // its receiver lives in this function
     };
     let wants_revision = || {
         state.world().gates.values().any(|gate| {
@@ -228,11 +189,11 @@ async fn follow_daemon_set(client: Client, state: Arc<GateState>, key: Key) {
         }
     };
     let broken = |broken| note(&state, |world| world.daemon_sets.get_mut(&key).map(|source| &mut source.broken), broken);
-    tokio::join!(follow(api, config, seen, broken), take);
+    tokio::join!(follow(api, config, std::convert::identity, seen, broken), take);
 }
 
 /// The label `controller-revision-hash` of the newest pods of a `DaemonSet`.
-async fn newest(client: &Client, namespace: &str, daemon_set: &planner::node_gates::world::DaemonSet) -> Option<String> {
+async fn newest(client: &Client, namespace: &str, daemon_set: &world::DaemonSet) -> Option<String> {
     let api: Api<ControllerRevision> = Api::namespaced(client.clone(), namespace);
     let listed = api.list(&ListParams::default().labels(&daemon_set.selector.to_string())).await.ok()?;
     let own =
@@ -241,61 +202,60 @@ async fn newest(client: &Client, namespace: &str, daemon_set: &planner::node_gat
 }
 
 async fn follow_csi_drivers(client: Client, state: Arc<GateState>) {
-    let mut listing = BTreeMap::new();
     let cut = |node: CSINode| {
         let name = node.name_any();
         (name, node.spec.drivers.into_iter().map(|driver| driver.name).collect::<BTreeSet<_>>())
     };
-    let seen = |event: Event<CSINode>| match event {
-        Event::Init => listing = BTreeMap::new(),
-        Event::InitApply(node) => {
-            let (name, drivers) = cut(node);
-            listing.insert(name, drivers);
-        }
-        Event::InitDone => {
-            state.world().csi_drivers.found = Some(std::mem::take(&mut listing));
-            state.every_node();
-        }
-        Event::Apply(node) => {
-            let (name, drivers) = cut(node);
-            if let Some(known) = state.world().csi_drivers.found.as_mut() {
-                known.insert(name.clone(), drivers);
+    let seen = |seen: Seen<(String, BTreeSet<String>)>| {
+        let mut world = state.world();
+        let found = &mut world.csi_drivers.found;
+        let changed = match seen {
+            Seen::All(nodes) => {
+                *found = Some(nodes.into_iter().collect());
+                None
             }
-            state.node(&name);
-        }
-        Event::Delete(node) => {
-            let name = node.name_any();
-            if let Some(known) = state.world().csi_drivers.found.as_mut() {
-                known.remove(&name);
+            Seen::Now((name, drivers)) => {
+                found.iter_mut().for_each(|found| drop(found.insert(name.clone(), drivers.clone())));
+                Some(name)
             }
-            state.node(&name);
+            Seen::Gone((name, _)) => {
+                found.iter_mut().for_each(|found| drop(found.remove(&name)));
+                Some(name)
+            }
+        };
+        drop(world);
+        match changed {
+            Some(name) => state.nodes([name]),
+            None => state.every_node(),
         }
     };
-    follow(Api::all(client), config(), seen, |broken| note(&state, |world| Some(&mut world.csi_drivers.broken), broken)).await;
+    let broken = |broken| note(&state, |world| Some(&mut world.csi_drivers.broken), broken);
+    follow(Api::all(client), config(), cut, seen, broken).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pod(node: Option<&str>) -> Pod {
+    fn take(pods: &mut Pods, node: Option<&str>) {
         let spec = serde_json::json!({ "nodeName": node, "containers": [] });
-        serde_json::from_value(serde_json::json!({ "metadata": { "name": "p", "namespace": "ops" }, "spec": spec })).unwrap()
+        let pod = serde_json::from_value(serde_json::json!({ "metadata": { "name": "p", "namespace": "ops" }, "spec": spec })).unwrap();
+        insert(pods, ("ops".to_owned(), "p".to_owned()), facts::pod(pod));
     }
 
     #[test]
     fn a_pod_waits_for_a_node_until_it_has_one() {
         let mut pods = Pods::default();
-        insert(&mut pods, pod(None));
+        take(&mut pods, None);
         assert!(pods.on.keys().eq([NOWHERE]));
-        insert(&mut pods, pod(Some("n1")));
+        take(&mut pods, Some("n1"));
         assert!(pods.on.keys().eq(["n1"]) && pods.on["n1"].len() == 1);
     }
 
     #[test]
     fn a_pod_that_is_deleted_is_gone_and_its_node_is_told() {
         let mut pods = Pods::default();
-        insert(&mut pods, pod(Some("n1")));
+        take(&mut pods, Some("n1"));
         let key = ("ops".to_owned(), "p".to_owned());
         assert_eq!(remove(&mut pods, &key), ["n1"]);
         assert!(pods.on.is_empty());

@@ -2,12 +2,9 @@
 //! gates in a namespace costs that namespace's watches and questions, and nobody else's.
 
 use super::{facts, http::follow_answers};
-use crate::{
-    gates_shared::{
-        follow::{follow, keep},
-        pod_state::{Known, PodGateState, Slices},
-    },
-    watch::{PAGE, WATCH_SECONDS},
+use crate::gates_shared::{
+    follow::{Seen, config, follow, settle},
+    pod_state::{Known, PodGateState, Slices},
 };
 use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
 use kube::{
@@ -15,10 +12,9 @@ use kube::{
     api::DynamicObject,
     core::GroupVersionKind,
     discovery::{ApiResource, Scope, pinned_kind},
-    runtime::watcher::{self, Event},
 };
 use planner::{
-    gates_shared::Source,
+    gates_shared::{Key, Source},
     pod_gates::{
         World,
         world::{Conditions, ObjectKey, Target},
@@ -154,62 +150,25 @@ fn at_most(most: usize, targets: BTreeSet<Target>, is_asked: impl Fn(&Target) ->
     })
 }
 
-/// A task, and what it has found, for exactly what is wanted.
-fn settle<K: Ord + Clone, T: Default>(
-    tasks: &mut BTreeMap<K, AbortHandle>,
-    sources: &mut BTreeMap<K, T>,
-    wanted: BTreeSet<K>,
-    mut start: impl FnMut(K) -> AbortHandle,
-) {
-    for key in keep(tasks, &wanted) {
-        sources.remove(&key);
-    }
-    for key in missing(tasks, wanted) {
-        sources.insert(key.clone(), T::default());
-        tasks.insert(key.clone(), start(key));
-    }
-}
-
-fn missing<K: Ord>(tasks: &BTreeMap<K, AbortHandle>, wanted: BTreeSet<K>) -> Vec<K> {
-    wanted.into_iter().filter(|key| !tasks.contains_key(key)).collect()
-}
-
-fn config() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE)
-}
-
 async fn follow_pods(client: Client, state: Arc<PodGateState>, namespace: String, read: BTreeSet<String>) {
     let api: Api<Pod> = Api::namespaced(client, &namespace);
-    let mut listing = BTreeMap::new();
-    let seen = |event: Event<Pod>| {
-        let changed = match event {
-            Event::Init => {
-                listing.clear();
-                return;
-            }
-            Event::InitApply(pod) => {
-                listing.extend([facts::pod(pod, &read)]);
-                return;
-            }
-            Event::InitDone => {
-                let mut known = state.known();
-                let changed = known.replace(&namespace, std::mem::take(&mut listing));
+    let seen = |seen: Seen<(Key, planner::pod_gates::Pod)>| {
+        let mut known = state.known();
+        let changed: BTreeSet<_> = match seen {
+            Seen::All(listed) => {
+                let changed = known.replace(&namespace, listed.into_iter().collect());
                 if let Some(source) = known.world.pod_sources.get_mut(&namespace) {
                     source.found = Some(());
                 }
                 changed
             }
-            Event::Apply(pod) => {
-                let (key, pod) = facts::pod(pod, &read);
-                let news = state.known().insert(key.clone(), pod);
-                news.then_some(key).into_iter().collect()
-            }
-            Event::Delete(pod) => {
-                let (key, _) = facts::pod(pod, &read);
-                state.known().world.pods.remove(&key);
+            Seen::Now((key, pod)) => known.insert(key.clone(), pod).then_some(key).into_iter().collect(),
+            Seen::Gone((key, _)) => {
+                known.world.pods.remove(&key);
                 BTreeSet::from([key])
             }
         };
+        drop(known);
         if !changed.is_empty() {
             state.tell(|news| news.pods.extend(changed));
         }
@@ -227,34 +186,27 @@ async fn follow_pods(client: Client, state: Arc<PodGateState>, namespace: String
             state.tell(|news| news.sight = true);
         }
     };
-    follow(api, config().page_size(PODS_PAGE), seen, broken).await;
+    follow(api, config().page_size(PODS_PAGE), |pod| facts::pod(pod, &read), seen, broken).await;
 }
 
 async fn follow_slices(client: Client, state: Arc<PodGateState>, namespace: String) {
     let api: Api<EndpointSlice> = Api::namespaced(client, &namespace);
-    let mut listing = BTreeMap::new();
-    let facts = |slice: &EndpointSlice| {
+    let facts = |slice: EndpointSlice| {
         let service = slice.labels().get(SERVICE_LABEL).cloned().unwrap_or_default();
-        (slice.name_any(), (service, facts::ready_endpoints(slice)))
+        (slice.name_any(), (service, facts::ready_endpoints(&slice)))
     };
-    let seen = |event: Event<EndpointSlice>| match event {
-        Event::Init => listing.clear(),
-        Event::InitApply(slice) => listing.extend([facts(&slice)]),
-        Event::InitDone => {
-            let of = std::mem::take(&mut listing);
+    let seen = |seen: Seen<(String, (String, usize))>| match seen {
+        Seen::All(listed) => {
+            let of = listed.into_iter().collect();
             state.slices(&namespace, None, |slices| *slices = Slices { listed: true, of, broken: None });
         }
-        Event::Apply(slice) => {
-            let (name, (service, ready)) = facts(&slice);
+        Seen::Now((name, (service, ready))) => {
             state.slices(&namespace, Some(&service.clone()), |slices| drop(slices.of.insert(name, (service, ready))));
         }
-        Event::Delete(slice) => {
-            let (name, (service, _)) = facts(&slice);
-            state.slices(&namespace, Some(&service), |slices| drop(slices.of.remove(&name)));
-        }
+        Seen::Gone((name, (service, _))) => state.slices(&namespace, Some(&service), |slices| drop(slices.of.remove(&name))),
     };
     let broken = |broken: Option<String>| state.slices(&namespace, None, |slices| slices.broken = broken);
-    follow(api, config(), seen, broken).await;
+    follow(api, config(), facts, seen, broken).await;
 }
 
 /// `may_leave`: what whoever makes gates in the namespace might not read may be followed, too.
@@ -285,22 +237,13 @@ async fn follow_object(client: Client, state: Arc<PodGateState>, key: ObjectKey,
         (resource, Scope::Namespaced) => Api::namespaced_with(client, &key.namespace, resource),
         (resource, Scope::Cluster) => Api::all_with(client, resource),
     };
-    let mut found: Option<Conditions> = None;
-    let seen = |event: Event<DynamicObject>| {
-        match event {
-            Event::Init => {
-                found = None;
-                return;
-            }
-            Event::InitApply(object) => {
-                found = Some(facts::conditions(&object));
-                return;
-            }
-            Event::InitDone => {}
-            Event::Apply(object) => found = Some(facts::conditions(&object)),
-            Event::Delete(_) => found = None,
-        }
-        state.object(&key, Ok(found.clone()));
+    let seen = |seen: Seen<Conditions>| {
+        let found = match seen {
+            Seen::All(mut found) => found.pop(),
+            Seen::Now(found) => Some(found),
+            Seen::Gone(_) => None,
+        };
+        state.object(&key, Ok(found));
     };
     let broken = |broken: Option<String>| {
         if let Some(why) = broken {
@@ -312,7 +255,8 @@ async fn follow_object(client: Client, state: Arc<PodGateState>, key: ObjectKey,
             }
         }
     };
-    follow(api, config().fields(&format!("metadata.name={}", key.name)), seen, broken).await;
+    let config = config().fields(&format!("metadata.name={}", key.name));
+    follow(api, config, |object| facts::conditions(&object), seen, broken).await;
 }
 
 async fn find_kind(client: &Client, key: &ObjectKey) -> Result<(ApiResource, Scope), String> {
