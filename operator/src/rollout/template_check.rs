@@ -1,7 +1,7 @@
 //! Trying a template on the API server without changing anything.
 
 use super::Memory;
-use crate::write::{Error, TIMEOUT, classify, json_patch};
+use crate::write::{Error, TIMEOUT, classify, json_patch, object};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Client,
@@ -59,8 +59,7 @@ async fn call(client: &Client, namespace: &str, check: TemplateCheck) -> Result<
             api.patch(&name, &params, &json_patch(&patch)?).await.map(drop).map_err(classify)
         }
         TemplateCheck::Create(body) => {
-            let object = serde_json::from_value(body).map_err(|error| Error::Invalid(error.to_string()))?;
-            let created = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object).await.map(drop);
+            let created = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object(&body)?).await.map(drop);
             match created.map_err(classify) {
                 // The name is taken, or a quota counts Deployments: that says nothing about the template.
                 Err(Error::Conflict | Error::Forbidden(_)) => Ok(()),

@@ -6,7 +6,7 @@ pub use events::Announcer;
 
 use crate::{
     metrics::Metrics,
-    watch::{Kind, version},
+    watch::{Kind, Observed, version},
 };
 use crds::{IngressDaemonSet, names};
 use k8s_openapi::{
@@ -20,14 +20,15 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource,
     api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
-    core::Status,
+    core::{NamespaceResourceScope, Status},
 };
 use planner::{
     Action, Snapshot,
     plan::{Supporting, Write},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, future::Future, time::Duration};
+use std::{collections::BTreeSet, fmt::Debug, future::Future, time::Duration};
 
 /// Longest time of one API call.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,6 +70,13 @@ pub struct Done {
     pub generation: Option<(String, i64)>,
 }
 
+impl Done {
+    /// An object was written that the watch of its kind is to show.
+    fn of(kind: Kind, meta: &ObjectMeta) -> Self {
+        Self { written: Some((kind, version(meta.resource_version.as_deref()))), generation: None }
+    }
+}
+
 /// Writes on behalf of one resource.
 pub struct Writer<'a> {
     /// API client without retries of its own.
@@ -82,7 +90,6 @@ pub struct Writer<'a> {
 impl Writer<'_> {
     /// Makes the call of an action.
     pub async fn write(&self, action: &Action) -> Result<Done, Error> {
-        let namespace = &self.snapshot.resource.namespace;
         match action {
             Action::WriteStatus { status, live_absent, .. } => {
                 for name in live_absent {
@@ -95,31 +102,25 @@ impl Writer<'_> {
             }
             Action::CreateDeployment { name, body, .. } => self.create(name, body).await,
             Action::RecordRevision { name, body } => self.record(name, body).await,
-            Action::RenumberRevision { name, patch } => {
-                let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), namespace);
-                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
-                Ok(Done { written: Some(written(Kind::Revisions, &patched.metadata)), generation: None })
-            }
+            Action::RenumberRevision { name, patch } => self.patch::<ControllerRevision>(&self.api(), name, patch).await,
             Action::PatchDeployment { name, patch, write, .. } => {
-                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                let api: Api<Deployment> = self.api();
                 let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
                 let full = matches!(write, Write::Update | Write::Recreate(_) | Write::Direct)
                     && patch.as_array().is_some_and(|operations| operations.iter().any(|operation| operation["path"] == "/spec/template"));
                 let generation = full.then(|| (patched.metadata.uid.clone().unwrap_or_default(), patched.metadata.generation.unwrap_or(0)));
-                Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation })
+                Ok(Done { generation, ..Done::of(Kind::Deployments, &patched.metadata) })
             }
             Action::DeleteDeployment { name, uid, resource_version, .. } => {
                 let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: Some(resource_version.clone()) };
-                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                let api: Api<Deployment> = self.api();
                 gone(api.delete(name, &DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }).await)
             }
             Action::PatchNode { node, patch, live_absent, .. } => {
                 if let Some(name) = live_absent {
                     self.check_absent(name).await?;
                 }
-                let api: Api<Node> = Api::all(self.client.clone());
-                let patched = self.fenced(api.patch(node, &PatchParams::default(), &json_patch(patch)?)).await?;
-                Ok(Done { written: Some(written(Kind::Nodes, &patched.metadata)), generation: None })
+                self.patch::<Node>(&Api::all(self.client.clone()), node, patch).await
             }
             Action::Reclaim { name, identity, .. } => self.reclaim(name, identity).await,
             Action::Apply { object: object @ Supporting::Secret(_), body } => self.make_key(object, body).await,
@@ -129,8 +130,8 @@ impl Writer<'_> {
                     .patch(name_of(object), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(body))
                     .await
                     .map_err(classify)?;
-                let kind = matches!(object, Supporting::DaemonSet(_)).then(|| written(Kind::DaemonSets, &applied.metadata));
-                Ok(Done { written: kind, generation: None })
+                let is_watched = matches!(object, Supporting::DaemonSet(_));
+                Ok(if is_watched { Done::of(Kind::DaemonSets, &applied.metadata) } else { Done::default() })
             }
             Action::Delete { object, uid } => {
                 let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
@@ -139,30 +140,38 @@ impl Writer<'_> {
             Action::DeletePod { name, uid, resource_version } => {
                 let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: resource_version.clone() });
                 let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
-                gone(Api::<Pod>::namespaced(self.client.clone(), namespace).delete(name, &parameters).await)
+                gone(self.api::<Pod>().delete(name, &parameters).await)
             }
             Action::CreatePod { body, .. } => {
-                let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &ApiResource::erase::<Pod>(&()));
-                let object = serde_json::from_value((**body).clone()).map_err(|error| Error::Invalid(error.to_string()))?;
-                let created = api.create(&PostParams::default(), &object).await.map_err(classify)?;
-                Ok(Done { written: Some(written(Kind::Pods, &created.metadata)), generation: None })
+                let created = self.erased::<Pod>().create(&PostParams::default(), &object(body)?).await.map_err(classify)?;
+                Ok(Done::of(Kind::Pods, &created.metadata))
             }
-            Action::PatchReplicaSet { name, patch, .. } => {
-                let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace);
-                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
-                Ok(Done { written: Some(written(Kind::ReplicaSets, &patched.metadata)), generation: None })
-            }
-            Action::PatchPod { name, patch, .. } => {
-                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-                let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
-                Ok(Done { written: Some(written(Kind::Pods, &patched.metadata)), generation: None })
-            }
+            Action::PatchReplicaSet { name, patch, .. } => self.patch::<ReplicaSet>(&self.api(), name, patch).await,
+            Action::PatchPod { name, patch, .. } => self.patch::<Pod>(&self.api(), name, patch).await,
             Action::PatchPodStatus { name, patch, .. } => {
-                let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+                let api: Api<Pod> = self.api();
                 let patched = self.fenced(api.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))).await?;
-                Ok(Done { written: Some(written(Kind::Pods, &patched.metadata)), generation: None })
+                Ok(Done::of(Kind::Pods, &patched.metadata))
             }
         }
+    }
+
+    /// What is in the namespace of the resource.
+    fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace)
+    }
+
+    /// The same, of which nothing is left out that this program does not know.
+    fn erased<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.snapshot.resource.namespace, &ApiResource::erase::<K>(&()))
+    }
+
+    async fn patch<K>(&self, api: &Api<K>, name: &str, patch: &Value) -> Result<Done, Error>
+    where
+        K: Observed + Resource + Clone + DeserializeOwned + Debug,
+    {
+        let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(patch)?)).await?;
+        Ok(Done::of(K::KIND, patched.meta()))
     }
 
     /// A patch whose failed `test` is a fencing rejection.
@@ -182,8 +191,7 @@ impl Writer<'_> {
             json!({"op": "test", "path": "/metadata/resourceVersion", "value": resource.resource_version}),
         ];
         all.extend(operations.as_array().cloned().unwrap_or_default());
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &resource.namespace, &ApiResource::erase::<IngressDaemonSet>(&()));
+        let api = self.erased::<IngressDaemonSet>();
         let patch: Patch<()> = json_patch(&Value::Array(all))?;
         let params = PatchParams::default();
         let patched = if status {
@@ -193,18 +201,16 @@ impl Writer<'_> {
         };
         // Without finalizers the resource goes, and its watch shows no version of it any more.
         let going = resource.deleting && !status;
-        Ok(Done { written: (!going).then(|| written(Kind::Resources, &patched.metadata)), generation: None })
+        Ok(if going { Done::default() } else { Done::of(Kind::Resources, &patched.metadata) })
     }
 
     async fn create(&self, name: &str, body: &Value) -> Result<Done, Error> {
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &self.snapshot.resource.namespace, &ApiResource::erase::<Deployment>(&()));
-        let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
-        match api.create(&PostParams::default(), &object).await {
+        let api = self.erased::<Deployment>();
+        match api.create(&PostParams::default(), &object(body)?).await {
             Ok(created) => {
                 let generation = || (created.metadata.uid.clone().unwrap_or_default(), created.metadata.generation.unwrap_or(0));
                 let generation = planner::objects::render::is_wanted(body).then(generation);
-                Ok(Done { written: Some(written(Kind::Deployments, &created.metadata)), generation })
+                Ok(Done { generation, ..Done::of(Kind::Deployments, &created.metadata) })
             }
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 let node = body["metadata"]["annotations"][names::NODE_NAME_ANNOTATION].as_str().unwrap_or_default();
@@ -217,9 +223,8 @@ impl Writer<'_> {
 
     async fn record(&self, name: &str, body: &Value) -> Result<Done, Error> {
         let api = self.dynamic(&Supporting::ControllerRevision(name.to_owned()));
-        let object = serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))?;
-        match api.create(&PostParams::default(), &object).await {
-            Ok(created) => Ok(Done { written: Some(written(Kind::Revisions, &created.metadata)), generation: None }),
+        match api.create(&PostParams::default(), &object(body)?).await {
+            Ok(created) => Ok(Done::of(Kind::Revisions, &created.metadata)),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => match api.get_opt(name).await.map_err(classify)? {
                 Some(found) if !is_ours(&found.metadata, self.snapshot) => Err(Error::Foreign(name.to_owned())),
                 _ => Err(Error::Conflict),
@@ -229,14 +234,13 @@ impl Writer<'_> {
     }
 
     /// Makes the Secret with a key that nobody knows. One that is there stays: we have no right to read it, nor to change it.
-    async fn make_key(&self, object: &Supporting, body: &Value) -> Result<Done, Error> {
+    async fn make_key(&self, supporting: &Supporting, body: &Value) -> Result<Done, Error> {
         let mut key = [0; 32];
         let random = rustls::crypto::ring::default_provider().secure_random;
         random.fill(&mut key).map_err(|_| Error::Transient("no random bytes for a key".into()))?;
         let mut body = body.clone();
         body["data"] = json!({"key": ByteString(key.to_vec())});
-        let secret = serde_json::from_value(body).map_err(|error| Error::Invalid(error.to_string()))?;
-        match self.dynamic(object).create(&PostParams::default(), &secret).await {
+        match self.dynamic(supporting).create(&PostParams::default(), &object(&body)?).await {
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Done::default()),
             created => created.map(|_| Done::default()).map_err(classify),
         }
@@ -264,7 +268,7 @@ impl Writer<'_> {
 
     /// Puts back how we know a Deployment of ours, when it is there.
     async fn reclaim(&self, name: &str, identity: &Value) -> Result<Done, Error> {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
+        let api: Api<Deployment> = self.api();
         let Some(found) = api.get_metadata_opt(name).await.map_err(classify)? else { return Ok(Done::default()) };
         let meta = found.metadata;
         if !is_ours(&meta, self.snapshot) {
@@ -278,11 +282,11 @@ impl Writer<'_> {
         }
         operations.extend(identity.as_array().cloned().unwrap_or_default());
         let patched = self.fenced(api.patch(name, &PatchParams::default(), &json_patch(&Value::Array(operations))?)).await?;
-        Ok(Done { written: Some(written(Kind::Deployments, &patched.metadata)), generation: None })
+        Ok(Done::of(Kind::Deployments, &patched.metadata))
     }
 
     async fn check_absent(&self, name: &str) -> Result<(), Error> {
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &self.snapshot.resource.namespace);
+        let api: Api<Deployment> = self.api();
         match api.get_metadata_opt(name).await.map_err(classify)? {
             Some(found) if is_ours(&found.metadata, self.snapshot) => Err(Error::Conflict),
             _ => Ok(()),
@@ -290,15 +294,13 @@ impl Writer<'_> {
     }
 
     fn dynamic(&self, object: &Supporting) -> Api<DynamicObject> {
-        let namespace = &self.snapshot.resource.namespace;
-        let client = self.client.clone();
         match object {
-            Supporting::DaemonSet(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<DaemonSet>(&())),
-            Supporting::ServiceAccount(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ServiceAccount>(&())),
-            Supporting::Secret(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<Secret>(&())),
-            Supporting::RoleBinding(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<RoleBinding>(&())),
-            Supporting::ClusterRoleBinding(_) => Api::all_with(client, &ApiResource::erase::<ClusterRoleBinding>(&())),
-            Supporting::ControllerRevision(_) => Api::namespaced_with(client, namespace, &ApiResource::erase::<ControllerRevision>(&())),
+            Supporting::DaemonSet(_) => self.erased::<DaemonSet>(),
+            Supporting::ServiceAccount(_) => self.erased::<ServiceAccount>(),
+            Supporting::Secret(_) => self.erased::<Secret>(),
+            Supporting::RoleBinding(_) => self.erased::<RoleBinding>(),
+            Supporting::ClusterRoleBinding(_) => Api::all_with(self.client.clone(), &ApiResource::erase::<ClusterRoleBinding>(&())),
+            Supporting::ControllerRevision(_) => self.erased::<ControllerRevision>(),
         }
     }
 }
@@ -357,8 +359,9 @@ fn name_of(object: &Supporting) -> &str {
     }
 }
 
-fn written(kind: Kind, meta: &ObjectMeta) -> (Kind, u64) {
-    (kind, version(meta.resource_version.as_deref()))
+/// An object as it is sent.
+pub(crate) fn object(body: &Value) -> Result<DynamicObject, Error> {
+    serde_json::from_value(body.clone()).map_err(|error| Error::Invalid(error.to_string()))
 }
 
 pub(crate) fn json_patch(operations: &Value) -> Result<Patch<()>, Error> {
