@@ -8,7 +8,7 @@ use crds::{
     status::{Blocked, NodeCounts, Revisions},
 };
 use kube::ResourceExt as _;
-use planner::spec::{Mode, resolve};
+use planner::spec::{DisruptionMode, resolve};
 use serde::Serialize;
 
 use crate::output::{Style, Tone, age, bar, span, table, tone_of};
@@ -122,7 +122,7 @@ impl View {
         let is_true = |type_: &str| condition(type_).filter(|condition| condition.status == "True");
         let budget = resolve(&resource.spec).ok().map(|settings| Budget {
             nodes: settings.budget.of(usize::try_from(status.nodes.desired).unwrap_or(0)),
-            field: if settings.mode == Mode::Detach { "maxUnavailableNodes" } else { "maxDegradedNodes" },
+            field: if settings.mode == DisruptionMode::Detach { "maxUnavailableNodes" } else { "maxDegradedNodes" },
         });
         Self {
             namespace: resource.namespace().unwrap_or_default(),

@@ -23,7 +23,7 @@ use kube::{
 };
 use planner::node_gates::{
     World,
-    cleanup::{Known, Leftovers, leftovers},
+    leftovers::{GatesAndResources, Leftovers, leftovers},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -46,7 +46,7 @@ const ROUNDS: usize = 5;
 struct Scope {
     /// Resources that are there, by the first 8 characters of their UID.
     present: BTreeSet<String>,
-    known: Known,
+    known: GatesAndResources,
 }
 
 /// Cleans up, and prints what it does.
@@ -176,7 +176,7 @@ fn present(resources: &[Guarded]) -> BTreeSet<String> {
 }
 
 /// What gates and resources that are there have or had put on nodes, as far as they can be decoded, and what the command line names.
-fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], options: &CleanupNodes) -> Known {
+fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], options: &CleanupNodes) -> GatesAndResources {
     let mut world = World { rights: options.node_rights(), ..World::default() };
     let gates = gates.iter().filter_map(|gate| gate.0.as_ref().ok());
     world.gates = gates.clone().map(definitions::gate).map(|gate| (gate.uid.clone(), Arc::new(gate))).collect();
@@ -184,7 +184,7 @@ fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], o
     let resources = resources.iter().filter_map(|resource| resource.0.as_ref().ok());
     let of_resources = resources.filter_map(definitions::said_of_implied).map(|(uid, said)| (uid, said.taints));
     world.remember_taints(of_gates.chain(of_resources), |_| true);
-    Known { world, named: options.taint.clone() }
+    GatesAndResources { world, named: options.taint.clone() }
 }
 
 /// Rights of health checkers of resources that are gone.

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Clocks {
     /// Seconds for which it has looked at the resource.
     pub(crate) age: i64,
-    pub(crate) waits: BTreeMap<Key, Clock>,
+    pub(crate) waits: BTreeMap<WaitKey, Clock>,
     pub(crate) rollout_state: RolloutClocks,
 }
 
 /// Node, what is waited for, and the time that is stored with it: by that a mark is known, which a later grant takes over.
-pub(crate) type Key = (String, WaitFor, i64);
+pub(crate) type WaitKey = (String, WaitFor, i64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {

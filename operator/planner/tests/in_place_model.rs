@@ -8,7 +8,7 @@
 
 use crds::{ledger::GrantReason, token::Phase};
 use planner::{
-    objects::in_place::protocol::{Move, PodView, ReplicaSetView, View, moves},
+    objects::in_place::protocol::{InPlaceFacts, Move, PodView, ReplicaSetView, moves},
     protocol::step::{GrantView, NodeView, Step, StepView, TokenView, step},
 };
 use std::{
@@ -261,7 +261,7 @@ impl Search {
         let ours = seen.live().all(|pod| set.is_some_and(|set| set.uid == pod.set));
         let observed = seen.deployment.observed == seen.deployment.generation || self.breaks(Mutation::PauseNotAwaited);
         let forgets = self.breaks(Mutation::ReplicaSetForgotten);
-        let next = moves(&View {
+        let next = moves(&InPlaceFacts {
             id: id.into(),
             paused: seen.deployment.paused,
             observed,

@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, Resource, api::ListParams, core::NamespaceResourceScope};
 use planner::{
-    node_gates::{decide::View, links::links},
+    node_gates::{decide::GateView, links::links},
     spec::node_rights::NodeRights,
 };
 use prometheus_client::registry::Registry;
@@ -190,7 +190,7 @@ where
     Ok(())
 }
 
-fn lines<'s>(seen: &'s Seen, node: &'s str, views: &'s BTreeMap<String, View>) -> impl Iterator<Item = Line> + 's {
+fn lines<'s>(seen: &'s Seen, node: &'s str, views: &'s BTreeMap<String, GateView>) -> impl Iterator<Item = Line> + 's {
     views.iter().filter_map(move |(uid, view)| {
         let gate = seen.gates.get(uid)?;
         let taint = &gate.spec.taint;
@@ -206,16 +206,16 @@ fn lines<'s>(seen: &'s Seen, node: &'s str, views: &'s BTreeMap<String, View>) -
     })
 }
 
-fn state(view: &View, dry_run: bool) -> &'static str {
+fn state(view: &GateView, dry_run: bool) -> &'static str {
     match (view, dry_run) {
-        (View { would_taint: true, .. }, _) => "would be held",
-        (View { would_release: true, .. }, _) => "would be released",
+        (GateView { would_taint: true, .. }, _) => "would be held",
+        (GateView { would_release: true, .. }, _) => "would be released",
         (_, true) => "dry run",
-        (View { no_room: true, .. }, _) => "no budget",
-        (View { spared: true, .. }, _) => "spared",
-        (View { stuck: true, .. }, _) => "stuck",
-        (View { held: true, .. }, _) => "held",
-        (View { released: true, .. }, _) => "released",
+        (GateView { no_room: true, .. }, _) => "no budget",
+        (GateView { spared: true, .. }, _) => "spared",
+        (GateView { stuck: true, .. }, _) => "stuck",
+        (GateView { held: true, .. }, _) => "held",
+        (GateView { released: true, .. }, _) => "released",
         _ => "unknown",
     }
 }

@@ -9,7 +9,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
 };
-use planner::gates_shared::admission::Policy;
+use planner::gates_shared::policy_objects::AdmissionPolicy;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -123,7 +123,7 @@ impl PolicySync {
 
     /// Applies what differs from what was last applied, and deletes what nobody wants, unless its gate may be one that cannot be read, as
     /// `spares` says. What was refused, by UID of the gate.
-    pub async fn sync(&mut self, wanted: &[(String, Policy)], spares: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+    pub async fn sync(&mut self, wanted: &[(String, AdmissionPolicy)], spares: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
         let mut refused = BTreeMap::new();
         for (uid, policy) in wanted {
             if let Err(error) = self.apply(uid, policy).await {
@@ -150,7 +150,7 @@ impl PolicySync {
     }
 
     /// The policy before the binding that puts it in force.
-    async fn apply(&mut self, uid: &str, policy: &Policy) -> kube::Result<()> {
+    async fn apply(&mut self, uid: &str, policy: &AdmissionPolicy) -> kube::Result<()> {
         for (kind, body) in [(POLICY, &policy.policy), (BINDING, &policy.binding)] {
             let key = (kind.1, policy.name.clone());
             let is_written = |held: &Held| held.written.as_ref().is_some_and(|(written, _)| written == body);
@@ -171,12 +171,12 @@ impl PolicySync {
     }
 
     /// Policies that are as they were written, with their bindings, by name, and when the last of the two was written.
-    pub fn written(&self) -> BTreeMap<String, (Policy, std::time::Instant)> {
+    pub fn written(&self) -> BTreeMap<String, (AdmissionPolicy, std::time::Instant)> {
         let written = |kind: (&str, &'static str), name: &String| self.held.get(&(kind.1, name.clone()))?.written.as_ref();
         let names = self.held.keys().filter(|(plural, _)| *plural == POLICY.1).map(|(_, name)| name);
         let both = names.filter_map(|name| {
             let ((policy, one), (binding, other)) = written(POLICY, name).zip(written(BINDING, name))?;
-            let policy = Policy { name: name.clone(), policy: policy.clone(), binding: binding.clone() };
+            let policy = AdmissionPolicy { name: name.clone(), policy: policy.clone(), binding: binding.clone() };
             Some((name.clone(), (policy, one.max(other).into_std())))
         });
         both.collect()

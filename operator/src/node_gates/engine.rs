@@ -35,7 +35,7 @@ use planner::{
     gates_shared::Key,
     node_gates::{
         Gate, GateClocks, Transition, World,
-        decide::{View, decide},
+        decide::{GateView, decide},
         force::{Said, in_force},
         links::links,
         record::{Cause, annotation_key, records},
@@ -110,8 +110,8 @@ pub struct Engine {
     urgent: BTreeSet<String>,
     swept: BTreeSet<String>,
     timers: BTreeMap<String, i64>,
-    clocks: BTreeMap<String, Clocks>,
-    views: BTreeMap<String, BTreeMap<String, View>>,
+    clocks: BTreeMap<String, GateClocks>,
+    views: BTreeMap<String, BTreeMap<String, GateView>>,
     under_way: BTreeSet<String>,
     failures: BTreeMap<String, (u32, Instant)>,
     /// Nodes that cannot be written to: whether somebody does not allow it, and what was answered.
@@ -631,7 +631,7 @@ impl Engine {
 }
 
 /// How many nodes a gate selects, and how many of them are held for having ceased to be ready.
-fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, View>>, nodes: &BTreeMap<String, Arc<NodeFacts>>) -> (usize, usize) {
+fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, GateView>>, nodes: &BTreeMap<String, Arc<NodeFacts>>) -> (usize, usize) {
     let seen = views.values().filter_map(|views| Some(views.get(&gate.uid)?.regressed));
     // Those that were not looked at yet since the start bear what was decided before it.
     let unseen = nodes.iter().filter(|(name, node)| !views.contains_key(*name) && gate.selects(node)).map(|(_, node)| {

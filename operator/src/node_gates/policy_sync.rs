@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use planner::node_gates::{
     Gate,
     accepted::{Accepted, asked_since},
-    admission::{self, Means, Offers},
+    policy_objects::{self, Means, Offers},
     status::Lingering,
 };
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl Admission {
     /// `owned`: it is an object that can own policies.
     pub fn condition(&self, gate: &Gate, enforced: bool, owned: bool) -> Option<(&'static str, bool, String)> {
         let known = self.known.lock();
-        let means = admission::means(gate, enforced, known.offers?);
+        let means = policy_objects::means(gate, enforced, known.offers?);
         if means == Means::Policy
             && let Some(why) = known.refused.get(&gate.uid)
         {
@@ -173,7 +173,7 @@ impl Rounds for NodePolicySync {
         let Some((wish, offers)) = wish.zip(self.admission.known.lock().offers) else { return true };
         let stay = wish.gates.iter().filter(|(_, wanted)| !wanted.deleting);
         let wanted = stay.flat_map(|(uid, wanted)| {
-            let policies = admission::policies(&wanted.gate, wanted.enforced, offers, wanted.owned);
+            let policies = policy_objects::policies(&wanted.gate, wanted.enforced, offers, wanted.owned);
             policies.into_iter().map(move |policy| (uid.clone(), policy))
         });
         let wanted: Vec<_> = wanted.collect();
@@ -223,13 +223,14 @@ impl NodePolicySync {
 
     /// Applies the configuration of the webhook, or deletes it when no gate needs it. Whether that went well.
     async fn keep_webhook(&mut self, wish: &DesiredPolicies, offers: Offers) -> bool {
-        let by_webhook = |wanted: &&Wanted| !wanted.deleting && admission::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
-        let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| admission::clause(&wanted.gate)).collect();
-        let body = admission::asked(&clauses).zip(self.served.as_mut()).and_then(|(asked, served)| {
+        let by_webhook =
+            |wanted: &&Wanted| !wanted.deleting && policy_objects::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
+        let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| policy_objects::clause(&wanted.gate)).collect();
+        let body = policy_objects::asked(&clauses).zip(self.served.as_mut()).and_then(|(asked, served)| {
             let trusted = served.trusted.borrow_and_update().clone()?;
-            Some((admission::webhook((&served.namespace, &served.service), served.path, &trusted, &asked), trusted))
+            Some((policy_objects::webhook((&served.namespace, &served.service), served.path, &trusted, &asked), trusted))
         });
-        let (name, hooks) = (admission::WEBHOOK.0, self.hooks());
+        let (name, hooks) = (policy_objects::WEBHOOK.0, self.hooks());
         let result = match (body, &self.hook) {
             (None, None) => return true,
             (Some((body, _)), Some(held)) if held.written.as_ref() == Some(&body) => return true,
@@ -255,7 +256,7 @@ impl NodePolicySync {
 
     /// What the API server knows of the webhook. Whether that could be found out.
     async fn find_webhook(&mut self) -> bool {
-        match self.hooks().get_opt(admission::WEBHOOK.0).await {
+        match self.hooks().get_opt(policy_objects::WEBHOOK.0).await {
             Ok(found) => {
                 let version = found.map(|found| found.metadata.resource_version);
                 let same = version.is_some() && self.hook.as_ref().map(|held| held.version.clone()) == version;
@@ -279,7 +280,7 @@ impl NodePolicySync {
             wish.gates.values().filter(|wanted| offers.policies && !wanted.enforced && !wanted.deleting && !wanted.gate.spec.dry_run);
         let mut done = true;
         for (gate, (namespace, name)) in
-            shut.flat_map(|wanted| admission::injected(&wanted.gate).into_iter().map(move |key| (&wanted.gate, key)))
+            shut.flat_map(|wanted| policy_objects::injected(&wanted.gate).into_iter().map(move |key| (&wanted.gate, key)))
         {
             let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &namespace);
             match api.patch(&name, &PatchParams::default(), &Patch::Merge(json!({}))).await.map_err(write::classify) {

@@ -45,7 +45,7 @@ impl Server {
             "GET" if path.starts_with("mutatingadmission") => {
                 let items: Vec<_> =
                     objects.iter().filter(|(key, _)| key.starts_with(&format!("{path}/"))).map(|(_, object)| object.clone()).collect();
-                (200, json!({"apiVersion": admission::API, "kind": "List", "metadata": {}, "items": items}))
+                (200, json!({"apiVersion": planner::gates_shared::policy_objects::API, "kind": "List", "metadata": {}, "items": items}))
             }
             "GET" => objects.get(&path).map_or(none, |object| (200, object.clone())),
             "PATCH" | "DELETE" if *self.refuses.lock().unwrap() => {
@@ -82,7 +82,7 @@ fn wish(gates: &[(&Arc<Gate>, bool)]) -> DesiredPolicies {
 }
 
 fn paths(gate: &Gate) -> (String, String) {
-    let name = admission::policy_name(gate);
+    let name = policy_objects::policy_name(gate);
     (format!("mutatingadmissionpolicies/{name}"), format!("mutatingadmissionpolicybindings/{name}"))
 }
 
@@ -264,7 +264,7 @@ async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_
     assert_eq!((said(&admission, &edge), said(&admission, &web)), (SETTLING, SETTLING), "no server trusts it yet");
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), BY_WEBHOOK);
-    let path = format!("mutatingwebhookconfigurations/{}", admission::WEBHOOK.0);
+    let path = format!("mutatingwebhookconfigurations/{}", policy_objects::WEBHOOK.0);
     server.objects.lock().unwrap().get_mut(&path).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
     assert!(sync.round(true).await);
     assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 2), "somebody had changed it");

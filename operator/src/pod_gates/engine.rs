@@ -35,7 +35,7 @@ use planner::{
     gates_shared::{Key, Source},
     pod_gates::{
         Gate, World,
-        decide::{Transition, View, decide},
+        decide::{GateView, Transition, decide},
         world::{Attachment, GATES_PER_NAMESPACE, Target},
     },
 };
@@ -100,7 +100,7 @@ pub struct Engine {
     under_way: BTreeSet<Key>,
     failures: BTreeMap<Key, (u32, Instant)>,
     /// How gates see pods, by pod and by name of the gate.
-    views: BTreeMap<Key, BTreeMap<String, View>>,
+    views: BTreeMap<Key, BTreeMap<String, GateView>>,
 }
 
 /// A patch that ended.

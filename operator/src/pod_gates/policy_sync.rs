@@ -4,7 +4,7 @@ use crate::gates_shared::policy_sync::{self, PolicySync, Rounds};
 use crds::names;
 use kube::Client;
 use parking_lot::Mutex;
-use planner::pod_gates::{Gate, admission::policy};
+use planner::pod_gates::{Gate, policy_objects::policy};
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;
 

@@ -15,7 +15,7 @@ use kube::{
 };
 use planner::{
     gates_shared::Key,
-    pod_gates::{Gate, World, decide::View, status::status},
+    pod_gates::{Gate, World, decide::GateView, status::status},
 };
 use serde_json::{Value, json};
 use std::{
@@ -74,7 +74,7 @@ impl Reporter {
         &mut self,
         world: &World,
         objects: &BTreeMap<Key, PodReadinessGate>,
-        views: &BTreeMap<Key, BTreeMap<String, View>>,
+        views: &BTreeMap<Key, BTreeMap<String, GateView>>,
         admission: &Admission,
     ) -> BTreeMap<String, Vec<Change>> {
         self.due = false;

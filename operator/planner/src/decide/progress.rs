@@ -6,7 +6,7 @@ use crate::{
     node::{ManagedNode, clocks},
     plan::NodeProgress,
     reason::{self, Reason, failure_word},
-    rollout::{proof::Verdict, rollout_state},
+    rollout::{proof::RevisionFailure, rollout_state},
     spec::ResolvedSpec,
     status::blocked::is_under_way,
     window::Windows,
@@ -89,8 +89,8 @@ impl Pass<'_> {
                 continue;
             };
             let word = match verdict {
-                Verdict::Fell(word) => word,
-                Verdict::Out => failure_word(self.incomplete(managed, &Grant::default()).word()),
+                RevisionFailure::Fell(word) => word,
+                RevisionFailure::Out => failure_word(self.incomplete(managed, &Grant::default()).word()),
             };
             let failure = rollout_state::failure(self.snapshot, managed, word);
             rollout_state::note(rollout, managed, failure);

@@ -2,7 +2,7 @@
 //!
 //! It knows neither kind of gate.
 
-pub mod admission;
+pub mod policy_objects;
 
 use crds::node_readiness_gate::GateTaint;
 

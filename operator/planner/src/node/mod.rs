@@ -71,14 +71,14 @@ pub struct ManagedNode<'a> {
     /// It is to keep what it runs, and that is recorded nowhere: `settings` have the template of the rollout all the same.
     pub former_unknown: bool,
     /// Whether the rollout may come to this node.
-    pub turn: Turn,
+    pub turn: RolloutTurn,
     /// It joins while a revision is to prove itself, though a Deployment is there: its machine has taken the name of another.
     pub joins: bool,
 }
 
 /// Whether the rollout may come to a node, by its steps and its partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum RolloutTurn {
     /// It may.
     Now,
     /// The steps up to the present one ask for it, and the partition keeps it at what it runs.
@@ -151,7 +151,7 @@ fn managed<'a>(
         settings,
         held_back: None,
         former_unknown: false,
-        turn: Turn::Now,
+        turn: RolloutTurn::Now,
         joins: false,
     }
 }

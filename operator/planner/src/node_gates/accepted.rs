@@ -7,10 +7,10 @@
 //! nothing differs, and counts from there.
 
 use super::{
-    admission::{Means, clause, node_policy},
+    policy_objects::{Means, clause, node_policy},
     world::Gate,
 };
-use crate::gates_shared::admission::Policy;
+use crate::gates_shared::policy_objects::AdmissionPolicy;
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -24,7 +24,7 @@ pub const SETTLES: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Accepted {
     /// Policies with their bindings, by name, and when the last of the two was accepted.
-    pub policies: BTreeMap<String, (Policy, Instant)>,
+    pub policies: BTreeMap<String, (AdmissionPolicy, Instant)>,
     /// Since when the webhook is asked for the nodes of each [`clause`].
     pub clauses: BTreeMap<String, Instant>,
 }
@@ -89,7 +89,7 @@ impl Means {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::admission::{Offers, means, policies},
+        super::policy_objects::{Offers, means, policies},
         *,
     };
     use serde_json::{Value, json};
@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    fn accepted(policies: Vec<Policy>, at: Instant) -> Accepted {
+    fn accepted(policies: Vec<AdmissionPolicy>, at: Instant) -> Accepted {
         Accepted { policies: policies.into_iter().map(|policy| (policy.name.clone(), (policy, at))).collect(), ..Accepted::default() }
     }
 

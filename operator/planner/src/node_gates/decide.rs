@@ -3,8 +3,8 @@
 use super::{
     force,
     judge::{Case, Judgement},
-    patch::{Addition, Changes, patch},
-    record::{Cause, Origin, Record, annotation_key, records},
+    patch::{Addition, NodeChanges, patch},
+    record::{Cause, Record, RecordOrigin, annotation_key, records},
     requirement::{Finding, Subject, find},
     transition::{GateClocks, Happened, Transition},
     world::{Gate, World},
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How one gate sees one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is counted by itself")]
-pub struct View {
+pub struct GateView {
     /// Selected by the gate.
     pub matched: bool,
     /// The taint is kept on it, as the Node says.
@@ -52,7 +52,7 @@ pub struct NodePlan {
     /// What comes about with it.
     pub transitions: Vec<Transition>,
     /// How each gate sees the node, by UID; only those that select it.
-    pub views: BTreeMap<String, View>,
+    pub views: BTreeMap<String, GateView>,
     /// Gates that must know whether the node is idle.
     pub asks_whether_idle: BTreeSet<String>,
     /// What to remember.
@@ -80,7 +80,7 @@ pub fn decide(
     }
     let records = records(&node.annotations);
     let mut judged: Vec<Judged<'_>> = Vec::new();
-    let mut changes = Changes::default();
+    let mut changes = NodeChanges::default();
     for (uid, gate) in &world.gates {
         let is_new = force::is_new(world, gate, node);
         let subject = Subject { name, facts: node, record: records.get(uid), records: &records, is_new, now };
@@ -145,7 +145,7 @@ struct Judged<'a> {
 impl Judged<'_> {
     /// A taint that the node was held by, where the gate has another one by now and does not keep the node as it was.
     fn former_taint(&self) -> Option<(String, String)> {
-        let before = self.subject.record.filter(|record| record.is_held() && record.origin == Origin::Applied)?;
+        let before = self.subject.record.filter(|record| record.is_held() && record.origin == RecordOrigin::Applied)?;
         let is_kept =
             self.judgement.record.as_ref().is_some_and(|now| now.is_held() && (&now.key, &now.effect) == (&before.key, &before.effect));
         (!is_kept && !self.gate.has_taint(&before.key, &before.effect)).then(|| (before.key.clone(), before.effect.clone()))
@@ -178,7 +178,7 @@ fn taint_of(gate: &Gate) -> (String, &'static str) {
 }
 
 /// The record, what a release leaves behind, and what to tell of it.
-fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, subject: &Subject<'_>, judgement: &Judgement) {
+fn note(plan: &mut NodePlan, changes: &mut NodeChanges, gate: &Gate, subject: &Subject<'_>, judgement: &Judgement) {
     let now = subject.now;
     changes.annotations.insert(annotation_key(&gate.uid), judgement.record.as_ref().map(Record::text));
     let Some(happened) = judgement.happened else { return };
@@ -196,11 +196,11 @@ fn note(plan: &mut NodePlan, changes: &mut Changes, gate: &Gate, subject: &Subje
 }
 
 /// Records of gates that are no more: they go. The taints that they say were ours, with the UID of the gate.
-fn let_orphans_go<'r>(world: &World, records: &'r BTreeMap<String, Record>, changes: &mut Changes) -> Vec<(&'r str, (String, String))> {
+fn let_orphans_go<'r>(world: &World, records: &'r BTreeMap<String, Record>, changes: &mut NodeChanges) -> Vec<(&'r str, (String, String))> {
     let mut gone = Vec::new();
     for (uid, record) in records.iter().filter(|(uid, _)| !world.incomplete && !world.gates.contains_key(*uid)) {
         changes.annotations.insert(annotation_key(uid), None);
-        if record.is_held() && record.origin == Origin::Applied {
+        if record.is_held() && record.origin == RecordOrigin::Applied {
             gone.push((uid.as_str(), (record.key.clone(), record.effect.clone())));
         }
     }
@@ -208,7 +208,7 @@ fn let_orphans_go<'r>(world: &World, records: &'r BTreeMap<String, Record>, chan
 }
 
 /// The union: a taint stays while any gate claims it.
-fn settle_taints(node: &NodeFacts, judged: &[Judged<'_>], gone: &BTreeSet<(String, String)>, changes: &mut Changes) {
+fn settle_taints(node: &NodeFacts, judged: &[Judged<'_>], gone: &BTreeSet<(String, String)>, changes: &mut NodeChanges) {
     let with = |test: fn(&Judgement) -> bool, key: &str, effect: &str| {
         judged.iter().any(|one| test(&one.judgement) && one.gate.has_taint(key, effect))
     };
@@ -232,7 +232,7 @@ fn settle_taints(node: &NodeFacts, judged: &[Judged<'_>], gone: &BTreeSet<(Strin
     changes.additions.sort_by(|one, other| (&one.key, &one.effect).cmp(&(&other.key, &other.effect)));
 }
 
-fn view(subject: &Subject<'_>, judgement: &Judgement, finding: Finding) -> View {
+fn view(subject: &Subject<'_>, judgement: &Judgement, finding: Finding) -> GateView {
     let decided = judgement.clock.trial.as_ref().or(judgement.record.as_ref());
     // What is decided may be refused: what the Node says counts.
     let held = subject.record.is_some_and(Record::is_held);
@@ -243,7 +243,7 @@ fn view(subject: &Subject<'_>, judgement: &Judgement, finding: Finding) -> View 
         None if held || would_hold || judgement.no_room => finding.blocked,
         None => Vec::new(),
     };
-    View {
+    GateView {
         matched: true,
         held,
         released,

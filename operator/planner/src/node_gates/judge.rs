@@ -2,8 +2,8 @@
 
 use super::{
     force,
-    record::{Cause, Origin, Record, State},
-    requirement::{Finding, Subject, Verdict},
+    record::{Cause, Record, RecordOrigin, RecordState},
+    requirement::{Finding, RequirementVerdict, Subject},
     transition::{GateClock, Happened},
     world::{Gate, short},
 };
@@ -77,14 +77,15 @@ impl Case<'_> {
     }
 
     /// Who has put the taint there, or will have: one that another gate has put there is the operator's own.
-    fn origin(&self) -> Origin {
-        let is_ours =
-            |record: &Record| record.is_held() && record.origin == Origin::Applied && self.gate.has_taint(&record.key, &record.effect);
-        if !self.has_taint() || self.node.records.values().any(is_ours) { Origin::Applied } else { Origin::Adopted }
+    fn origin(&self) -> RecordOrigin {
+        let is_ours = |record: &Record| {
+            record.is_held() && record.origin == RecordOrigin::Applied && self.gate.has_taint(&record.key, &record.effect)
+        };
+        if !self.has_taint() || self.node.records.values().any(is_ours) { RecordOrigin::Applied } else { RecordOrigin::Adopted }
     }
 
     /// A record as of now.
-    fn record(&self, state: State, origin: Origin, cause: Cause) -> Record {
+    fn record(&self, state: RecordState, origin: RecordOrigin, cause: Cause) -> Record {
         Record {
             gate: self.gate.name.clone(),
             key: self.gate.spec.taint.key.clone(),
@@ -106,7 +107,7 @@ impl Case<'_> {
         let mut judgement = self.decide();
         judgement.clock.passing_since = self.finding.verdict.passes().then(|| self.clock.passing_since.unwrap_or(self.node.now));
         judgement.clock.failing_since =
-            matches!(self.finding.verdict, Verdict::Unmet(_)).then(|| self.clock.failing_since.unwrap_or(self.node.now));
+            matches!(self.finding.verdict, RequirementVerdict::Unmet(_)).then(|| self.clock.failing_since.unwrap_or(self.node.now));
         judgement.clock.idle = self.clock.idle;
         judgement.clock.put_back_at = judgement.clock.put_back_at.or(self.clock.put_back_at);
         judgement.recheck_at = [judgement.recheck_at, self.finding.recheck_at].into_iter().flatten().min();
@@ -159,7 +160,7 @@ impl Case<'_> {
             None => self.gate.deleting && self.enforced && selected && removes && !self.gate.spec.dry_run && self.has_taint(),
             Some(record) if !record.is_held() => false,
             Some(_) if self.gate.deleting => removes,
-            Some(record) => record.origin == Origin::Applied || removes,
+            Some(record) => record.origin == RecordOrigin::Applied || removes,
         };
         let happened = (lets_go && self.has_taint()).then_some(Happened::Removed);
         Judgement { lets_go, happened, ..Judgement::default() }
@@ -167,20 +168,21 @@ impl Case<'_> {
 
     fn first_sight(&self) -> Judgement {
         if self.has_taint() {
-            let adopted = self.record(State::Held, self.origin(), Cause::Fresh);
+            let adopted = self.record(RecordState::Held, self.origin(), Cause::Fresh);
             let next = self.held(&adopted);
             // Released in the same write, it was never held.
             let happened = next.happened.or(Some(Happened::Adopted));
             return Judgement { happened, ..next };
         }
-        let passed = || Judgement { record: Some(self.record(State::Released, Origin::Applied, Cause::Fresh)), ..Judgement::default() };
+        let passed =
+            || Judgement { record: Some(self.record(RecordState::Released, RecordOrigin::Applied, Cause::Fresh)), ..Judgement::default() };
         let completed = self.gate.completion_annotation.as_ref().is_some_and(|key| self.facts().annotations.contains_key(key));
         // Where others have not finished the node, a DaemonSet may not be meant for it only as long as their taints are there.
         if completed || self.finding.verdict.passes() && !self.is_unfinished() {
             return passed();
         }
         // What cannot be seen is no reason to touch a node that works, also one that came while nobody looked.
-        let unseen = matches!(self.finding.verdict, Verdict::NoData(_));
+        let unseen = matches!(self.finding.verdict, RequirementVerdict::NoData(_));
         if self.node.is_new {
             return if unseen && force::is_up(self.facts()) { Judgement::default() } else { self.hold(Cause::Fresh) };
         }
@@ -201,7 +203,7 @@ impl Case<'_> {
         }
         let late = cause == Cause::Fresh && self.node.is_new;
         let happened = if self.has_taint() { Happened::Adopted } else { Happened::Added { late } };
-        let mut record = self.record(State::Held, self.origin(), cause);
+        let mut record = self.record(RecordState::Held, self.origin(), cause);
         record.late |= happened == Happened::Added { late: true };
         Judgement {
             record: Some(record),
@@ -240,7 +242,7 @@ impl Case<'_> {
         }
         if why.is_some() {
             let cause = if why == Some(Happened::TimedOut) { Cause::TimedOut } else { record.cause };
-            let record = self.record(State::Released, record.origin, cause);
+            let record = self.record(RecordState::Released, record.origin, cause);
             return Judgement { record: Some(record), lets_go: true, happened: why, ..Judgement::default() };
         }
         let held = Judgement { record: Some(record.clone()), claims: true, stuck, recheck_at, ..Judgement::default() };
@@ -257,7 +259,7 @@ impl Case<'_> {
             return Judgement { claims: false, spares: true, ..held };
         }
         let happened = if self.has_taint() { Happened::Adopted } else { Happened::Added { late: false } };
-        let Record { key, effect, origin, .. } = self.record(State::Held, self.origin(), record.cause);
+        let Record { key, effect, origin, .. } = self.record(RecordState::Held, self.origin(), record.cause);
         Judgement { record: Some(Record { key, effect, origin, ..record.clone() }), happened: Some(happened), ..held }
     }
 
@@ -288,11 +290,11 @@ impl Case<'_> {
         let kept = Judgement { record: Some(record.clone()), ..Judgement::default() };
         match self.regates(record) {
             // It has passed what was asked before, and what is asked now cannot be seen.
-            Some(Cause::Generation) if matches!(self.finding.verdict, Verdict::NoData(_)) => return kept,
+            Some(Cause::Generation) if matches!(self.finding.verdict, RequirementVerdict::NoData(_)) => return kept,
             // Readiness that was seen before another start says nothing.
             Some(cause) if cause != Cause::Generation || !self.finding.verdict.passes() => return self.hold(cause),
             Some(_) => {
-                let record = self.record(State::Released, record.origin, record.cause);
+                let record = self.record(RecordState::Released, record.origin, record.cause);
                 return Judgement { record: Some(record), lets_go: self.has_taint(), ..kept };
             }
             None => {}
@@ -301,14 +303,14 @@ impl Case<'_> {
         if self.finding.verdict.passes() {
             // Back although the node has passed: a node group's manager or Karpenter put it on once more.
             let back = self.has_taint();
-            let record = if was_given_up { self.record(State::Released, record.origin, Cause::Fresh) } else { record.clone() };
+            let record = if was_given_up { self.record(RecordState::Released, record.origin, Cause::Fresh) } else { record.clone() };
             return Judgement { record: Some(record), lets_go: back, happened: back.then_some(Happened::Removed), ..kept };
         }
         if was_given_up {
             // Held once more it would only be given up once more.
             return kept;
         }
-        if self.gate.spec.mode == Mode::Bootstrap || !matches!(self.finding.verdict, Verdict::Unmet(_)) {
+        if self.gate.spec.mode == Mode::Bootstrap || !matches!(self.finding.verdict, RequirementVerdict::Unmet(_)) {
             return kept;
         }
         self.fails(kept)

@@ -29,7 +29,7 @@ pub const UID: &str = "legacy-configmap";
 /// One entry of a list; what else it has is ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct CriticalPod {
     name: String,
     namespace: String,
     selector: String,
@@ -40,7 +40,7 @@ pub fn requirements<'a>(data: impl IntoIterator<Item = (&'a String, &'a String)>
     let (mut found, mut wrong) = (Vec::new(), Vec::new());
     for (key, text) in data {
         // No text at all is an empty list.
-        match serde_saphyr::from_str::<Option<Vec<Entry>>>(text) {
+        match serde_saphyr::from_str::<Option<Vec<CriticalPod>>>(text) {
             Ok(entries) => {
                 for (place, entry) in (1..).zip(entries.into_iter().flatten()) {
                     match settings(&entry) {
@@ -58,7 +58,7 @@ pub fn requirements<'a>(data: impl IntoIterator<Item = (&'a String, &'a String)>
     if wrong.is_empty() { Ok(with_own_names(found)) } else { Err(wrong.join("; ")) }
 }
 
-fn settings(entry: &Entry) -> Result<Vec<Requirement>, String> {
+fn settings(entry: &CriticalPod) -> Result<Vec<Requirement>, String> {
     if entry.namespace.trim().is_empty() {
         return Err("namespace is missing: whoever may make pods in a namespace can release nodes, so it must be named".into());
     }

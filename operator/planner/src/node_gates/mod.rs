@@ -6,15 +6,15 @@
 //! Which nodes are new to a gate, [`force`] says.
 
 pub mod accepted;
-pub mod admission;
-pub mod cleanup;
 pub mod decide;
 pub mod force;
 mod judge;
 mod known_taints;
+pub mod leftovers;
 pub mod legacy;
 pub mod links;
 pub mod patch;
+pub mod policy_objects;
 pub mod preset;
 pub mod record;
 pub mod requirement;
@@ -28,6 +28,6 @@ pub mod world;
 pub use decide::{NodePlan, decide};
 pub use links::GateLinks;
 pub use record::Record;
-pub use requirement::Verdict;
+pub use requirement::RequirementVerdict;
 pub use transition::{GateClocks, Transition};
 pub use world::{Gate, World};

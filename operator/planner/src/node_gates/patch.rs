@@ -24,7 +24,7 @@ pub struct Addition {
 
 /// Changes of one Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct NodeChanges {
     /// Places of taints that go.
     pub removals: Vec<usize>,
     /// Taints that come.
@@ -36,7 +36,7 @@ pub struct Changes {
 }
 
 /// The patch; `None` when nothing changes.
-pub fn patch(node: &NodeFacts, changes: &Changes) -> Option<Value> {
+pub fn patch(node: &NodeFacts, changes: &NodeChanges) -> Option<Value> {
     let annotations: BTreeMap<_, _> =
         changes.annotations.iter().filter(|(key, value)| node.annotations.get(key) != value.as_ref()).collect();
     if changes.removals.is_empty() && changes.additions.is_empty() && annotations.is_empty() && changes.labels.is_empty() {
@@ -54,7 +54,7 @@ pub fn patch(node: &NodeFacts, changes: &Changes) -> Option<Value> {
     Some(write_annotations(patch, node, &annotations).into_value())
 }
 
-fn taints(mut patch: JsonPatch, node: &NodeFacts, changes: &Changes) -> JsonPatch {
+fn taints(mut patch: JsonPatch, node: &NodeFacts, changes: &NodeChanges) -> JsonPatch {
     let mut places = changes.removals.clone();
     places.sort_unstable();
     // From the last: those before keep their place.

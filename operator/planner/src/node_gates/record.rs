@@ -19,10 +19,10 @@ pub struct Record {
     pub effect: String,
     /// Whether the node is held.
     #[serde(rename = "s")]
-    pub state: State,
+    pub state: RecordState,
     /// Who put the taint there.
     #[serde(rename = "o")]
-    pub origin: Origin,
+    pub origin: RecordOrigin,
     /// Why the node was held last.
     #[serde(rename = "c")]
     pub cause: Cause,
@@ -46,7 +46,7 @@ pub struct Record {
 /// Whether a node is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum RecordState {
     /// The gate keeps its taint on the node.
     Held,
     /// The node has passed.
@@ -56,7 +56,7 @@ pub enum State {
 /// Who put the taint there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Origin {
+pub enum RecordOrigin {
     /// The operator.
     Applied,
     /// It was there before.
@@ -86,7 +86,7 @@ pub enum Cause {
 impl Record {
     /// The gate keeps its taint on the node.
     pub fn is_held(&self) -> bool {
-        self.state == State::Held
+        self.state == RecordState::Held
     }
 
     /// As it is written.

@@ -22,7 +22,7 @@ const SKEW: i64 = 5;
 
 /// Whether a node has what is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RequirementVerdict {
     /// It has.
     Met,
     /// It has not, and why.
@@ -33,7 +33,7 @@ pub enum Verdict {
     NoData(String),
 }
 
-impl Verdict {
+impl RequirementVerdict {
     /// Nothing more is to be waited for.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Met | Self::NotApplicable)
@@ -44,7 +44,7 @@ impl Verdict {
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// All requirements together.
-    pub verdict: Verdict,
+    pub verdict: RequirementVerdict,
     /// Requirements that are not met, by name, with the reason.
     pub blocked: Vec<(String, String)>,
     /// It is not met because the operator itself updates the node, and the gate asks for the taint then.
@@ -69,10 +69,10 @@ pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
         wanted.during_update == DuringUpdate::Taint
             && health(world, wanted, node).is_some_and(|found| found.chosen && found.updating_since.is_some())
     });
-    let planned = planned && matches!(verdict, Verdict::Unmet(_));
+    let planned = planned && matches!(verdict, RequirementVerdict::Unmet(_));
     let blocked = verdicts.into_iter().filter_map(|(name, verdict)| match verdict {
-        Verdict::Unmet(reason) | Verdict::NoData(reason) => Some((name.to_owned(), reason)),
-        Verdict::Met | Verdict::NotApplicable => None,
+        RequirementVerdict::Unmet(reason) | RequirementVerdict::NoData(reason) => Some((name.to_owned(), reason)),
+        RequirementVerdict::Met | RequirementVerdict::NotApplicable => None,
     });
     let blocked = if verdict.passes() { Vec::new() } else { blocked.collect() };
     let evicts = if gate.spec.taint.effect == Effect::NoExecute { evicts(world, gate, node) } else { None };
@@ -96,16 +96,17 @@ fn evicts(world: &World, gate: &Gate, node: &Subject<'_>) -> Option<(String, Str
     })
 }
 
-fn together(policy: Policy, verdicts: &[(&str, Verdict)]) -> Verdict {
-    let first = |wanted: fn(&Verdict) -> bool| verdicts.iter().find(|(_, verdict)| wanted(verdict)).map(|(_, verdict)| verdict.clone());
-    let met = || first(|verdict| *verdict == Verdict::Met);
-    let unmet = || first(|verdict| matches!(verdict, Verdict::Unmet(_)));
-    let no_data = || first(|verdict| matches!(verdict, Verdict::NoData(_)));
+fn together(policy: Policy, verdicts: &[(&str, RequirementVerdict)]) -> RequirementVerdict {
+    let first =
+        |wanted: fn(&RequirementVerdict) -> bool| verdicts.iter().find(|(_, verdict)| wanted(verdict)).map(|(_, verdict)| verdict.clone());
+    let met = || first(|verdict| *verdict == RequirementVerdict::Met);
+    let unmet = || first(|verdict| matches!(verdict, RequirementVerdict::Unmet(_)));
+    let no_data = || first(|verdict| matches!(verdict, RequirementVerdict::NoData(_)));
     match policy {
         Policy::AllOf => unmet().or_else(no_data).or_else(met),
         Policy::AnyOf => met().or_else(no_data).or_else(unmet),
     }
-    .unwrap_or(Verdict::NotApplicable)
+    .unwrap_or(RequirementVerdict::NotApplicable)
 }
 
 /// A node, as requirements see it.
@@ -132,7 +133,7 @@ impl Subject<'_> {
     }
 }
 
-fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
+fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (RequirementVerdict, Option<i64>) {
     if let Some(wanted) = &requirement.condition {
         return condition(wanted, node);
     }
@@ -148,9 +149,9 @@ fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Ve
         other_gate(world, &wanted.name, node)
     } else if let Some(wanted) = &requirement.node_annotation {
         if has_annotation(wanted, |key| node.facts.annotations.get(key).map(String::as_str)) {
-            Verdict::Met
+            RequirementVerdict::Met
         } else {
-            Verdict::Unmet(format!("the Node has no annotation {}", shown(wanted)))
+            RequirementVerdict::Unmet(format!("the Node has no annotation {}", shown(wanted)))
         }
     } else {
         unknown()
@@ -159,8 +160,8 @@ fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (Ve
 }
 
 /// A kind that a newer version of the definition knows.
-fn unknown() -> Verdict {
-    Verdict::NoData("update the operator: this release does not know the kind of the requirement".into())
+fn unknown() -> RequirementVerdict {
+    RequirementVerdict::NoData("update the operator: this release does not know the kind of the requirement".into())
 }
 
 fn shown(annotation: &AnnotationRequirement) -> String {
@@ -175,7 +176,7 @@ fn has_annotation<'a>(wanted: &AnnotationRequirement, annotation: impl Fn(&str) 
 const LOOK_FOR_HEARTBEAT: i64 = 10;
 
 /// Looked up by its type: a condition of another type with a newer heartbeat says nothing about it.
-fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
+fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (RequirementVerdict, Option<i64>) {
     let found = node.facts.conditions.iter().find(|condition| &*condition.type_ == wanted.type_.as_str());
     let (says, recheck) = match (found, &wanted.max_age) {
         (None, _) => (wanted.default_.unwrap_or(ConditionStatus::Unknown).as_str(), None),
@@ -192,16 +193,16 @@ fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (Verdict, Opt
         (Some(found), None) => (found.status.as_str(), None),
     };
     let verdict = if says == wanted.status.as_str() {
-        Verdict::Met
+        RequirementVerdict::Met
     } else if found.is_some() {
-        Verdict::Unmet(format!("condition {} is {says}, not {}", wanted.type_, wanted.status.as_str()))
+        RequirementVerdict::Unmet(format!("condition {} is {says}, not {}", wanted.type_, wanted.status.as_str()))
     } else {
-        Verdict::Unmet(format!("the Node has no condition {}", wanted.type_))
+        RequirementVerdict::Unmet(format!("the Node has no condition {}", wanted.type_))
     };
     (verdict, recheck)
 }
 
-fn pods(world: &World, source: &PodSource, wanted: &PodsRequirement, node: &Subject<'_>) -> Verdict {
+fn pods(world: &World, source: &PodSource, wanted: &PodsRequirement, node: &Subject<'_>) -> RequirementVerdict {
     let pods = match live(world.pods.get(source), || source.to_string()) {
         Ok(pods) => pods,
         Err(verdict) => return verdict,
@@ -220,13 +221,13 @@ fn pods(world: &World, source: &PodSource, wanted: &PodsRequirement, node: &Subj
         Some(IntOrString::Int(number)) => ready >= *number,
         None => ready >= 1,
     };
-    if enough { Verdict::Met } else { Verdict::Unmet(format!("{ready} of {all} {source} are ready")) }
+    if enough { RequirementVerdict::Met } else { RequirementVerdict::Unmet(format!("{ready} of {all} {source} are ready")) }
 }
 
-fn live<T>(source: Option<&Source<T>>, what: impl Fn() -> String) -> Result<&T, Verdict> {
+fn live<T>(source: Option<&Source<T>>, what: impl Fn() -> String) -> Result<&T, RequirementVerdict> {
     source
         .map_or(Err("the first list is pending"), Source::live)
-        .map_err(|why| Verdict::NoData(format!("the operator cannot see {}: {why}", what())))
+        .map_err(|why| RequirementVerdict::NoData(format!("the operator cannot see {}: {why}", what())))
 }
 
 /// What a pod says may be from before the machine was started again: its status stands until its kubelet is back.
@@ -240,16 +241,16 @@ fn is_of_now(pod: &Pod, node: &Subject<'_>) -> bool {
     lost_at.max(started_at).is_none_or(|since| pod.fresh_since >= since)
 }
 
-fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) -> Verdict {
+fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) -> RequirementVerdict {
     let name = || format!("DaemonSet {}/{}", wanted.namespace, wanted.name);
     let key: Key = (wanted.namespace.clone(), wanted.name.clone());
     let found = match live(world.daemon_sets.get(&key), name) {
         Ok(Some(found)) => found,
-        Ok(None) => return Verdict::Unmet(format!("{} does not exist", name())),
+        Ok(None) => return RequirementVerdict::Unmet(format!("{} does not exist", name())),
         Err(verdict) => return verdict,
     };
     if !runs_on(world, found, node) {
-        return Verdict::NotApplicable;
+        return RequirementVerdict::NotApplicable;
     }
     let pods = match live(world.pods.get(&daemon_set_pods(&key, found)), || format!("pods of {}", name())) {
         Ok(pods) => pods,
@@ -263,12 +264,12 @@ fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) 
         .filter(|pod| pod.controller == found.uid && !pod.terminating && !pod.ended);
     let ready: Vec<_> = own.clone().filter(|pod| pod.ready && is_of_now(pod, node)).collect();
     match &found.revision {
-        _ if own.clone().next().is_none() => Verdict::Unmet(format!("{} has no pod on the node", name())),
-        _ if ready.is_empty() => Verdict::Unmet(format!("the pod of {} is not ready", name())),
-        _ if !wanted.current_revision => Verdict::Met,
-        None => Verdict::NoData(format!("the operator cannot see the newest revision of {}", name())),
-        Some(newest) if ready.iter().any(|pod| pod.revision == *newest) => Verdict::Met,
-        Some(_) => Verdict::Unmet(format!("the pod of {} runs an older revision", name())),
+        _ if own.clone().next().is_none() => RequirementVerdict::Unmet(format!("{} has no pod on the node", name())),
+        _ if ready.is_empty() => RequirementVerdict::Unmet(format!("the pod of {} is not ready", name())),
+        _ if !wanted.current_revision => RequirementVerdict::Met,
+        None => RequirementVerdict::NoData(format!("the operator cannot see the newest revision of {}", name())),
+        Some(newest) if ready.iter().any(|pod| pod.revision == *newest) => RequirementVerdict::Met,
+        Some(_) => RequirementVerdict::Unmet(format!("the pod of {} runs an older revision", name())),
     }
 }
 
@@ -289,31 +290,31 @@ fn health<'a>(world: &'a World, wanted: &IngressDaemonSetRequirement, node: &Sub
         .filter(|found| found.node_uid == node.facts.uid && found.labels_and_taints_hash == node.facts.labels_and_taints_hash())
 }
 
-fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (Verdict, Option<i64>) {
+fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (RequirementVerdict, Option<i64>) {
     let name = || format!("IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
     if world.absent.contains(&(wanted.namespace.clone(), wanted.name.clone())) {
-        return (Verdict::NoData(format!("{} does not exist", name())), None);
+        return (RequirementVerdict::NoData(format!("{} does not exist", name())), None);
     }
     let Some(found) = health(world, wanted, node) else {
-        return (Verdict::NoData(format!("the operator has not checked {} for this node yet", name())), None);
+        return (RequirementVerdict::NoData(format!("the operator has not checked {} for this node yet", name())), None);
     };
     if !found.chosen {
-        return (Verdict::NotApplicable, None);
+        return (RequirementVerdict::NotApplicable, None);
     }
     let Some(since) = found.updating_since else { return (replicas(found, wanted, &name), None) };
     match wanted.during_update {
         DuringUpdate::Strict => (replicas(found, wanted, &name), None),
-        DuringUpdate::Taint => (Verdict::Unmet(format!("{} is updating its pods on the node", name())), None),
+        DuringUpdate::Taint => (RequirementVerdict::Unmet(format!("{} is updating its pods on the node", name())), None),
         DuringUpdate::Hold => {
             let most = wanted.max_hold.as_ref().and_then(crds::Duration::milliseconds).map_or(MAX_HOLD, |hold| hold / 1000);
             let until = since.saturating_add(most);
             let released = node.record.map_or(!node.is_new, |record| !record.is_held());
-            if released && node.now < until { (Verdict::Met, Some(until)) } else { (replicas(found, wanted, &name), None) }
+            if released && node.now < until { (RequirementVerdict::Met, Some(until)) } else { (replicas(found, wanted, &name), None) }
         }
     }
 }
 
-fn replicas(found: &ReplicaHealth, wanted: &IngressDaemonSetRequirement, name: &dyn Fn() -> String) -> Verdict {
+fn replicas(found: &ReplicaHealth, wanted: &IngressDaemonSetRequirement, name: &dyn Fn() -> String) -> RequirementVerdict {
     let least = match &wanted.min_ready {
         None => found.wanted,
         Some(IntOrString::Int(number)) => u32::try_from(*number).unwrap_or(0),
@@ -323,31 +324,31 @@ fn replicas(found: &ReplicaHealth, wanted: &IngressDaemonSetRequirement, name: &
         },
     };
     if found.ready < least {
-        Verdict::Unmet(format!("{} of {} replicas of {} are ready", found.ready, found.wanted, name()))
+        RequirementVerdict::Unmet(format!("{} of {} replicas of {} are ready", found.ready, found.wanted, name()))
     } else if found.detached {
-        Verdict::Unmet(format!("{} holds the node out of the load balancer", name()))
+        RequirementVerdict::Unmet(format!("{} holds the node out of the load balancer", name()))
     } else {
-        Verdict::Met
+        RequirementVerdict::Met
     }
 }
 
-fn csi_driver(world: &World, driver: &str, node: &Subject<'_>) -> Verdict {
+fn csi_driver(world: &World, driver: &str, node: &Subject<'_>) -> RequirementVerdict {
     match live(Some(&world.csi_drivers), || "CSINodes".to_owned()) {
         Err(verdict) => verdict,
-        Ok(nodes) if nodes.get(node.name).is_some_and(|drivers| drivers.contains(driver)) => Verdict::Met,
-        Ok(_) => Verdict::Unmet(format!("CSI driver {driver} is not registered on the node")),
+        Ok(nodes) if nodes.get(node.name).is_some_and(|drivers| drivers.contains(driver)) => RequirementVerdict::Met,
+        Ok(_) => RequirementVerdict::Unmet(format!("CSI driver {driver} is not registered on the node")),
     }
 }
 
-fn other_gate(world: &World, name: &str, node: &Subject<'_>) -> Verdict {
+fn other_gate(world: &World, name: &str, node: &Subject<'_>) -> RequirementVerdict {
     let Some(other) = world.gates.values().find(|gate| gate.name == name && !gate.deleting) else {
-        return Verdict::NoData(format!("NodeReadinessGate {name} does not exist"));
+        return RequirementVerdict::NoData(format!("NodeReadinessGate {name} does not exist"));
     };
     if !other.selects(node.facts) {
-        return Verdict::NotApplicable;
+        return RequirementVerdict::NotApplicable;
     }
     match node.records.get(&other.uid) {
-        Some(record) if !record.is_held() => Verdict::Met,
-        Some(_) | None => Verdict::Unmet(format!("NodeReadinessGate {name} has not released the node")),
+        Some(record) if !record.is_held() => RequirementVerdict::Met,
+        Some(_) | None => RequirementVerdict::Unmet(format!("NodeReadinessGate {name} has not released the node")),
     }
 }

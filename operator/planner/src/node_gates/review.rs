@@ -1,7 +1,7 @@
 //! What the webhook answers about a Node that is created.
 
 use super::{
-    admission::record,
+    policy_objects::record,
     record::{Record, annotation_key},
     world::Gate,
 };
@@ -33,13 +33,13 @@ struct Review {
 struct Request {
     uid: String,
     operation: String,
-    kind: Kind,
+    kind: ReviewKind,
     object: Value,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Kind {
+struct ReviewKind {
     group: String,
     kind: String,
 }

@@ -1,7 +1,7 @@
 //! What a gate says of itself.
 
 use super::{
-    decide::View,
+    decide::GateView,
     world::{Gate, World, daemon_set_pods},
 };
 use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, GateTaint, InForce, NodeReadinessGateStatus};
@@ -22,7 +22,7 @@ pub struct Circumstances {
     /// Names of other gates with its taint on nodes that it selects.
     pub overlaps: BTreeSet<String>,
     /// Nodes that could not be written to.
-    pub refused: Option<Refused>,
+    pub refused: Option<RefusedWrites>,
     /// Since when it is in force.
     pub in_force: Option<InForce>,
     /// How nodes are tainted as they are created: a word for it, whether it works, and a sentence.
@@ -53,7 +53,7 @@ pub enum Lingering {
 
 impl Deletion {
     /// A word for a condition, and what it waits for. `refused`: writes to nodes that were.
-    fn said(&self, refused: Option<&Refused>) -> (&'static str, String) {
+    fn said(&self, refused: Option<&RefusedWrites>) -> (&'static str, String) {
         let waits = match &self.admission {
             Some(_) => "the gate acts as before until its policy or webhook is gone".to_owned(),
             None => format!("the gate's taint and record must go from {} nodes", self.nodes),
@@ -70,7 +70,7 @@ impl Deletion {
 
 /// Writes to nodes that were refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedWrites {
     /// How many nodes.
     pub nodes: u32,
     /// One of them.
@@ -81,7 +81,7 @@ pub struct Refused {
     pub message: String,
 }
 
-impl Refused {
+impl RefusedWrites {
     /// A word for a condition, and what to do.
     fn said(&self) -> (&'static str, String) {
         let (reason, remedy) = if self.forbidden {
@@ -102,7 +102,7 @@ impl Refused {
 
 /// Nodes that are not ready and stay without the taint.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kept {
+struct UntaintedNodes {
     /// The budget is used up.
     no_room: u32,
     /// The taint would evict the pods that are waited for.
@@ -113,13 +113,13 @@ struct Kept {
 pub fn status<'a>(
     gate: &Gate,
     before: &[Condition],
-    views: impl Iterator<Item = (&'a str, &'a View)>,
+    views: impl Iterator<Item = (&'a str, &'a GateView)>,
     circumstances: &Circumstances,
     now: i64,
 ) -> NodeReadinessGateStatus {
     let mut nodes = GateCounts::default();
     let mut blocked: BTreeMap<&str, BlockedRequirement> = BTreeMap::new();
-    let mut kept = Kept::default();
+    let mut kept = UntaintedNodes::default();
     for (node, view) in views {
         let count = |counter: &mut u32, is: bool| *counter += u32::from(is);
         count(&mut nodes.matched, view.matched);
@@ -172,7 +172,7 @@ fn conditions(
     gate: &Gate,
     before: &[Condition],
     nodes: &GateCounts,
-    kept: Kept,
+    kept: UntaintedNodes,
     circumstances: &Circumstances,
     summary: &str,
     now: i64,

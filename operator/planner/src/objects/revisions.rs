@@ -25,7 +25,7 @@ use std::{
 
 /// Why nodes are to run the effective revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum RevisionOrigin {
     /// It is the one of the spec.
     Spec,
     /// `spec.rollbackTo` says so.
@@ -40,7 +40,7 @@ pub struct Targets {
     /// The spec with the template that nodes are to run.
     pub effective: ResolvedSpec,
     /// Why this one.
-    pub origin: Origin,
+    pub origin: RevisionOrigin,
     /// The revision of the template in the spec.
     pub newest: String,
     /// The last revision that all nodes ran, as far as that is known; empty when there was none yet.
@@ -98,7 +98,7 @@ impl Targets {
 
     /// The revision of the spec is on its way to nodes that have not all run it yet.
     pub fn is_unproven(&self) -> bool {
-        self.origin == Origin::Spec && self.proven != self.effective.revision
+        self.origin == RevisionOrigin::Spec && self.proven != self.effective.revision
     }
 
     /// Why no node is started now, when no window is open.
@@ -114,7 +114,7 @@ impl Targets {
 }
 
 /// The template that nodes are to run.
-fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), SpecProblem> {
+fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, RevisionOrigin), SpecProblem> {
     let spec = &snapshot.resource.spec;
     if let Some(rollback) = spec.rollback_to {
         let found = match rollback.revision {
@@ -122,16 +122,16 @@ fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, Origin), 
             number => snapshot.history.iter().find(|known| known.number == number),
         };
         return match found {
-            Some(known) => Ok((Arc::clone(&known.template), Origin::Pinned)),
+            Some(known) => Ok((Arc::clone(&known.template), RevisionOrigin::Pinned)),
             None => Err(not_found(snapshot, rollback.revision)),
         };
     }
     let rolled_back = snapshot.resource.ledger().and_then(|ledger| ledger.rolled_back.as_ref());
     let Some(rolled_back) = rolled_back.filter(|rolled_back| rolled_back.from == newest) else {
-        return Ok((Arc::new(spec.template.clone()), Origin::Spec));
+        return Ok((Arc::new(spec.template.clone()), RevisionOrigin::Spec));
     };
     match snapshot.history.iter().find(|known| known.revision == rolled_back.to) {
-        Some(known) => Ok((Arc::clone(&known.template), Origin::RolledBack)),
+        Some(known) => Ok((Arc::clone(&known.template), RevisionOrigin::RolledBack)),
         None => Err(SpecProblem {
             reason: "RevisionNotFound",
             message: format!(

@@ -1,8 +1,8 @@
 //! One look at one pod: all gates, at most one patch.
 
 use super::{
-    patch::{Change, patch},
-    source::{Verdict, verdict},
+    patch::{ConditionChange, patch},
+    source::{SourceVerdict, verdict},
     world::{Gate, Pod, PodCondition, World},
 };
 use crate::{facts::NodeFacts, gates_shared::Key};
@@ -32,7 +32,7 @@ pub mod reasons {
 
 /// How one gate sees one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct GateView {
     /// The pod lists the condition.
     pub gated: bool,
     /// What the condition is; none where there is none.
@@ -64,12 +64,12 @@ pub struct PodPlan {
     /// What comes about with it.
     pub transitions: Vec<Transition>,
     /// How each gate that selects it sees it, by name.
-    pub views: BTreeMap<String, View>,
+    pub views: BTreeMap<String, GateView>,
 }
 
 /// What a condition is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum DesiredCondition {
     /// What it is.
     Same,
     /// Not there, if it is ours.
@@ -87,7 +87,7 @@ pub fn decide(world: &World, key: &Key, node: Option<&NodeFacts>, now: i64) -> P
     for gate in world.gates_of(key, pod) {
         let type_ = gate.spec.condition_type.as_str();
         let current = pod.condition(type_);
-        let mut view = View { gated: pod.gates.iter().any(|listed| listed == type_), ..View::of(current) };
+        let mut view = GateView { gated: pod.gates.iter().any(|listed| listed == type_), ..GateView::of(current) };
         if let Some(winner) = winner.filter(|winner| winner.spec.condition_type == type_) {
             view.beaten_by = view.gated.then(|| winner.name.clone());
         } else {
@@ -114,7 +114,7 @@ impl Pod {
     }
 }
 
-impl View {
+impl GateView {
     fn of(condition: Option<&PodCondition>) -> Self {
         condition.map_or_else(Self::default, |condition| Self {
             status: Some(condition.status == "True"),
@@ -124,13 +124,13 @@ impl View {
         })
     }
 
-    fn note(&mut self, verdict: &Verdict) {
+    fn note(&mut self, verdict: &SourceVerdict) {
         match verdict {
-            Verdict::Unreadable(why) => self.unreadable = Some(why.clone()),
-            Verdict::Pending if self.status.is_none() => {
+            SourceVerdict::Unreadable(why) => self.unreadable = Some(why.clone()),
+            SourceVerdict::Pending if self.status.is_none() => {
                 (self.reason, self.message) = ("Pending".into(), "the source was not seen yet".into());
             }
-            Verdict::Silent(why) if self.status.is_none() => {
+            SourceVerdict::Silent(why) if self.status.is_none() => {
                 (self.reason, self.message) = ("Unset".into(), format!("{why}, and the gate has no default"));
             }
             _ => {}
@@ -139,20 +139,20 @@ impl View {
 }
 
 /// Compares what the condition is to be with what it is.
-fn settle(plan: &mut PodPlan, changes: &mut Vec<Change>, gate: &Gate, pod: &Pod, verdict: Verdict, now: i64) {
+fn settle(plan: &mut PodPlan, changes: &mut Vec<ConditionChange>, gate: &Gate, pod: &Pod, verdict: SourceVerdict, now: i64) {
     let type_ = gate.spec.condition_type.as_str();
     let current = pod.condition(type_);
     let of_type = || pod.conditions.iter().filter(|condition| condition.type_ == type_);
     let (change, to) = match wanted(gate, pod, current, verdict) {
-        Wanted::Same => return,
-        Wanted::Gone => {
+        DesiredCondition::Same => return,
+        DesiredCondition::Gone => {
             let ours = of_type().any(|condition| reasons::ALL.contains(&condition.reason.as_str()));
             if !ours {
                 return;
             }
-            (Change::gone(type_), None)
+            (ConditionChange::gone(type_), None)
         }
-        Wanted::Is(status, reason, message) => {
+        DesiredCondition::Is(status, reason, message) => {
             let observed_generation = pod.generation.filter(|_| pod.keeps_generation);
             let differs = current.is_none_or(|current| {
                 (current.status == "True") != status
@@ -177,7 +177,7 @@ fn settle(plan: &mut PodPlan, changes: &mut Vec<Change>, gate: &Gate, pod: &Pod,
                 transition,
                 observed_generation,
             };
-            (Change::to(condition, repeated), Some(status))
+            (ConditionChange::to(condition, repeated), Some(status))
         }
     };
     if current.map(|current| current.status == "True") != to {
@@ -186,22 +186,22 @@ fn settle(plan: &mut PodPlan, changes: &mut Vec<Change>, gate: &Gate, pod: &Pod,
     changes.push(change);
 }
 
-fn wanted(gate: &Gate, pod: &Pod, current: Option<&PodCondition>, verdict: Verdict) -> Wanted {
+fn wanted(gate: &Gate, pod: &Pod, current: Option<&PodCondition>, verdict: SourceVerdict) -> DesiredCondition {
     match verdict {
-        Verdict::Pending => Wanted::Same,
-        Verdict::Says(true, message) if gate.spec.reset_on_restart => after_restart(pod, current, &message),
-        Verdict::Says(true, message) => Wanted::Is(true, reasons::TRUE, message),
-        Verdict::Says(false, message) => Wanted::Is(false, reasons::FALSE, message),
-        Verdict::Garbled(message) => Wanted::Is(false, reasons::HOLDS, message),
-        Verdict::Silent(message) => match gate.spec.default_ {
-            GateDefault::True => Wanted::Is(true, reasons::DEFAULT, message),
-            GateDefault::False => Wanted::Is(false, reasons::DEFAULT, message),
-            GateDefault::Unset => Wanted::Gone,
+        SourceVerdict::Pending => DesiredCondition::Same,
+        SourceVerdict::Says(true, message) if gate.spec.reset_on_restart => after_restart(pod, current, &message),
+        SourceVerdict::Says(true, message) => DesiredCondition::Is(true, reasons::TRUE, message),
+        SourceVerdict::Says(false, message) => DesiredCondition::Is(false, reasons::FALSE, message),
+        SourceVerdict::Garbled(message) => DesiredCondition::Is(false, reasons::HOLDS, message),
+        SourceVerdict::Silent(message) => match gate.spec.default_ {
+            GateDefault::True => DesiredCondition::Is(true, reasons::DEFAULT, message),
+            GateDefault::False => DesiredCondition::Is(false, reasons::DEFAULT, message),
+            GateDefault::Unset => DesiredCondition::Gone,
         },
-        Verdict::Unreadable(message) => match gate.spec.fail_mode {
-            FailMode::Keep => Wanted::Same,
-            FailMode::Open => Wanted::Is(true, reasons::UNREADABLE, message),
-            FailMode::Closed => Wanted::Is(false, reasons::UNREADABLE, message),
+        SourceVerdict::Unreadable(message) => match gate.spec.fail_mode {
+            FailMode::Keep => DesiredCondition::Same,
+            FailMode::Open => DesiredCondition::Is(true, reasons::UNREADABLE, message),
+            FailMode::Closed => DesiredCondition::Is(false, reasons::UNREADABLE, message),
         },
     }
 }
@@ -210,14 +210,14 @@ fn wanted(gate: &Gate, pod: &Pod, current: Option<&PodCondition>, verdict: Verdi
 const RESTARTS: &str = " (restarts: ";
 
 /// What the source says is good for the containers that it spoke of.
-fn after_restart(pod: &Pod, current: Option<&PodCondition>, message: &str) -> Wanted {
+fn after_restart(pod: &Pod, current: Option<&PodCondition>, message: &str) -> DesiredCondition {
     let counted = current.filter(|current| current.status == "True" && current.reason == reasons::TRUE).and_then(restarts);
     let was_reset = current.is_some_and(|current| current.status == "False" && current.reason == reasons::RESTARTED);
     if was_reset || counted.is_some_and(|counted| counted != pod.restarts) {
         let message = format!("a container was started anew after the source said {message}: it must say something else, then this again");
-        return Wanted::Is(false, reasons::RESTARTED, message);
+        return DesiredCondition::Is(false, reasons::RESTARTED, message);
     }
-    Wanted::Is(true, reasons::TRUE, format!("{message}{RESTARTS}{})", pod.restarts))
+    DesiredCondition::Is(true, reasons::TRUE, format!("{message}{RESTARTS}{})", pod.restarts))
 }
 
 fn restarts(condition: &PodCondition) -> Option<u32> {

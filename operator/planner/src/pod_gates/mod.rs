@@ -4,15 +4,15 @@
 //! conditions that a gate keeps and the pod lists are in it, by [`patch`] never one of Kubernetes' own. All that is remembered
 //! is in the conditions themselves.
 
-pub mod admission;
 pub mod decide;
 pub mod links;
 pub mod owners;
 pub mod patch;
+pub mod policy_objects;
 pub mod source;
 pub mod status;
 pub mod world;
 
 pub use decide::{PodPlan, decide};
-pub use source::Verdict;
+pub use source::SourceVerdict;
 pub use world::{Gate, Pod, World};

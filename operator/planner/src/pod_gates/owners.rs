@@ -19,22 +19,22 @@ pub struct Hold {
 
 /// The annotation is no list of holds. Whoever wrote it meant to hold the pod: nobody writes over it.
 #[derive(Debug)]
-pub struct Unreadable(
+pub struct UnreadableHolds(
     /// What is wrong with it.
     pub String,
 );
 
 /// The holds, each once, in order; none where there is no annotation or an empty one.
-pub fn parse(annotation: Option<&str>) -> Result<Vec<Hold>, Unreadable> {
+pub fn parse(annotation: Option<&str>) -> Result<Vec<Hold>, UnreadableHolds> {
     let Some(text) = annotation.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(Vec::new()) };
-    let mut holds: Vec<Hold> = serde_json::from_str(text).map_err(|error| Unreadable(error.to_string()))?;
+    let mut holds: Vec<Hold> = serde_json::from_str(text).map_err(|error| UnreadableHolds(error.to_string()))?;
     holds.sort();
     holds.dedup();
     Ok(holds)
 }
 
 /// The annotation with this hold, and those of others as they were.
-pub fn hold(annotation: Option<&str>, owner: &str, key: &str) -> Result<String, Unreadable> {
+pub fn hold(annotation: Option<&str>, owner: &str, key: &str) -> Result<String, UnreadableHolds> {
     let mut holds = parse(annotation)?;
     let wanted = Hold { owner: owner.to_owned(), key: key.to_owned() };
     if let Err(place) = holds.binary_search(&wanted) {
@@ -44,7 +44,7 @@ pub fn hold(annotation: Option<&str>, owner: &str, key: &str) -> Result<String, 
 }
 
 /// The annotation without this hold; nothing where it was the last: the annotation goes.
-pub fn release(annotation: Option<&str>, owner: &str, key: &str) -> Result<Option<String>, Unreadable> {
+pub fn release(annotation: Option<&str>, owner: &str, key: &str) -> Result<Option<String>, UnreadableHolds> {
     let mut holds = parse(annotation)?;
     holds.retain(|hold| (hold.owner.as_str(), hold.key.as_str()) != (owner, key));
     Ok((!holds.is_empty()).then(|| text(&holds)))

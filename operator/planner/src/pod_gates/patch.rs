@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Change of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ConditionChange {
     type_: String,
     /// What it becomes; none: it goes.
     condition: Option<PodCondition>,
@@ -17,7 +17,7 @@ pub struct Change {
     replaces: bool,
 }
 
-impl Change {
+impl ConditionChange {
     /// The condition goes.
     pub fn gone(type_: &str) -> Self {
         Self { type_: type_.to_owned(), condition: None, replaces: true }
@@ -30,7 +30,7 @@ impl Change {
 }
 
 /// The patch; `None` when nothing changes.
-pub fn patch(pod: &Pod, changes: &[Change]) -> Option<Value> {
+pub fn patch(pod: &Pod, changes: &[ConditionChange]) -> Option<Value> {
     let mut conditions = Vec::new();
     for change in changes.iter().filter(|change| !RESERVED_CONDITIONS.contains(&change.type_.as_str())) {
         if change.replaces {

@@ -1,7 +1,7 @@
 //! What a gate says of itself.
 
 use super::{
-    decide::View,
+    decide::GateView,
     world::{GATES_PER_NAMESPACE, Gate, World},
 };
 use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
@@ -18,7 +18,7 @@ pub fn status<'a>(
     world: &World,
     gate: &Gate,
     before: &[Condition],
-    views: impl Iterator<Item = (&'a str, &'a View)>,
+    views: impl Iterator<Item = (&'a str, &'a GateView)>,
     admission: Option<(&'static str, bool, String)>,
     now: i64,
 ) -> PodReadinessGateStatus {
@@ -48,7 +48,7 @@ pub fn status<'a>(
         }
     }
     let summary = summary(&pods);
-    let mut conditions = Conditions { gate, before, now, said: Vec::new() };
+    let mut conditions = ConditionBuilder { gate, before, now, said: Vec::new() };
     match (unseen(world, gate), unreadable) {
         _ if world.surplus.contains_key(&gate.key()) => conditions.say("Ready", false, "TooManyGates", surplus()),
         (Some(why), _) => conditions.say("Ready", false, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}")),
@@ -94,14 +94,14 @@ fn unseen<'a>(world: &'a World, gate: &Gate) -> Option<&'a str> {
     world.pod_sources.get(&gate.namespace)?.broken.as_deref()
 }
 
-struct Conditions<'a> {
+struct ConditionBuilder<'a> {
     gate: &'a Gate,
     before: &'a [Condition],
     now: i64,
     said: Vec<Condition>,
 }
 
-impl Conditions<'_> {
+impl ConditionBuilder<'_> {
     fn say(&mut self, type_: &str, status: bool, reason: &str, message: String) {
         let status = if status { "True" } else { "False" };
         let earlier = self.before.iter().find(|condition| condition.type_ == type_ && condition.status == status);

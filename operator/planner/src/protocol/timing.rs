@@ -47,7 +47,7 @@ pub fn grace(settings: &ResolvedSpec, marked: &Marked<'_>) -> Option<Reason> {
     // What a detacher answers is its own time: here the time counts at which it was asked, however late that arrived.
     let seen = marked.now.saturating_sub(waited);
     match detached_at(&timestamp.key, began(entry.time, marked.now, seen), marked.node) {
-        Answer::At(time) => {
+        DetacherAnswer::At(time) => {
             let until = until.max(began(time, marked.now, seen).saturating_add(after(timestamp.grace)));
             (marked.now < until).then_some(Reason::GracePeriod { until })
         }
@@ -55,8 +55,8 @@ pub fn grace(settings: &ResolvedSpec, marked: &Marked<'_>) -> Option<Reason> {
             if waited < settings.detach_timeout {
                 let until = seen.saturating_add(settings.detach_timeout);
                 return Some(match missing {
-                    Answer::Unreadable(text) => Reason::BadTimestamp(text),
-                    Answer::None | Answer::At(_) => Reason::WaitingForDetacher { until },
+                    DetacherAnswer::Unreadable(text) => Reason::BadTimestamp(text),
+                    DetacherAnswer::None | DetacherAnswer::At(_) => Reason::WaitingForDetacher { until },
                 });
             }
             match settings.on_detach_timeout {
@@ -93,18 +93,18 @@ pub fn soak(
     waiting.then_some(Reason::WaitingForAttachment)
 }
 
-enum Answer {
+enum DetacherAnswer {
     None,
     At(i64),
     Unreadable(String),
 }
 
 /// When the detacher deregistered the node, if it did so after we asked.
-fn detached_at(key: &str, started: i64, node: Option<&NodeFacts>) -> Answer {
-    let Some(text) = node.and_then(|node| node.annotations.get(key)) else { return Answer::None };
+fn detached_at(key: &str, started: i64, node: Option<&NodeFacts>) -> DetacherAnswer {
+    let Some(text) = node.and_then(|node| node.annotations.get(key)) else { return DetacherAnswer::None };
     match chrono::DateTime::parse_from_rfc3339(text) {
-        Err(_) => Answer::Unreadable(text.chars().take(64).collect()),
-        Ok(time) if time.timestamp() >= started.saturating_sub(SKEW) => Answer::At(time.timestamp()),
-        Ok(_) => Answer::None,
+        Err(_) => DetacherAnswer::Unreadable(text.chars().take(64).collect()),
+        Ok(time) if time.timestamp() >= started.saturating_sub(SKEW) => DetacherAnswer::At(time.timestamp()),
+        Ok(_) => DetacherAnswer::None,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     facts::NodeFacts,
-    node::{self, ManagedNode, Turn, breaker},
+    node::{self, ManagedNode, RolloutTurn, breaker},
     objects::{render::Rendered, revisions::Targets},
     reason::Reason,
     rollout::rollout_state::{Halt, halt, has_labels, has_steps, has_to_prove, is_granted, runs, step_state},
@@ -37,7 +37,10 @@ fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, man
     let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
     if selective && !settings.rollout.on_delete {
         let turns = turns(targets, rollout, managed_nodes);
-        managed_nodes.iter_mut().enumerate().for_each(|(index, managed)| managed.turn = turns.get(&index).copied().unwrap_or(Turn::Later));
+        managed_nodes
+            .iter_mut()
+            .enumerate()
+            .for_each(|(index, managed)| managed.turn = turns.get(&index).copied().unwrap_or(RolloutTurn::Later));
     }
     let halt = rollout.and_then(|rollout| halt(settings, rollout, managed_nodes));
     let closed = targets.closed();
@@ -65,9 +68,9 @@ fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, man
             (!allowed).then_some(Reason::OnDelete)
         } else {
             match managed.turn {
-                Turn::Now => None,
-                Turn::HeldByPartition => Some(Reason::Partition),
-                Turn::Later => Some(step.clone().unwrap_or(Reason::Partition)),
+                RolloutTurn::Now => None,
+                RolloutTurn::HeldByPartition => Some(Reason::Partition),
+                RolloutTurn::Later => Some(step.clone().unwrap_or(Reason::Partition)),
             }
         };
         // What is under way goes on when the rollout halts or the window closes, to another revision, too, when the one that it
@@ -165,7 +168,7 @@ fn lost_a_pod(managed: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) ->
 
 /// The nodes, by their index, that the steps up to the present one ask for, and which of them the partition keeps. Those that the
 /// rollout has reached already come first, so that a set stays what it is when nodes come and go.
-fn turns(targets: &Targets, rollout: Option<&RolloutState>, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<usize, Turn> {
+fn turns(targets: &Targets, rollout: Option<&RolloutState>, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<usize, RolloutTurn> {
     let settings = &targets.effective;
     let mut order: Vec<_> = managed_nodes.iter().enumerate().filter(|(_, managed)| managed.chosen).collect();
     order.sort_by_cached_key(|(_, managed)| (managed.order_hash(&settings.revision), managed.name));
@@ -205,5 +208,8 @@ fn turns(targets: &Targets, rollout: Option<&RolloutState>, managed_nodes: &[Man
         }
     }
     let asked_for = order.iter().map(|(index, _)| *index).filter(|index| asked_for.contains(index));
-    asked_for.enumerate().map(|(place, index)| (index, if place < most { Turn::Now } else { Turn::HeldByPartition })).collect()
+    asked_for
+        .enumerate()
+        .map(|(place, index)| (index, if place < most { RolloutTurn::Now } else { RolloutTurn::HeldByPartition }))
+        .collect()
 }

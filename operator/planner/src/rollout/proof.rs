@@ -292,13 +292,13 @@ impl Sights {
     }
 
     /// Why the revision has failed on a node, when it fell too often or was out for too long in all.
-    pub fn failure(&self, settings: &ResolvedSpec, node: &str) -> Option<Verdict> {
+    pub fn failure(&self, settings: &ResolvedSpec, node: &str) -> Option<RevisionFailure> {
         let sight = self.nodes.get(node)?;
         let most = settings.rollout.max_flaps;
         if most > 0 && sight.falls() >= most {
-            return Some(Verdict::Fell(sight.last));
+            return Some(RevisionFailure::Fell(sight.last));
         }
-        (sight.attached && sight.out >= settings.rollout.node_deadline).then_some(Verdict::Out)
+        (sight.attached && sight.out >= settings.rollout.node_deadline).then_some(RevisionFailure::Out)
     }
 
     /// What failed on a node is not forgiven yet: it has not served long enough since.
@@ -408,7 +408,7 @@ impl Sights {
 
 /// Why a revision has failed on a node after it was attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RevisionFailure {
     /// A pod fell too often; what the last fall was.
     Fell(&'static str),
     /// It was out of service for too long in all.

@@ -3,7 +3,7 @@
 use crate::{
     facts::not_before,
     memory::Sights,
-    node::{self, ManagedNode, Turn, clocks},
+    node::{self, ManagedNode, RolloutTurn, clocks},
     objects::revisions::Targets,
     reason::{LOST_NODES, OUT_BEFORE, RELEASED, RESTARTS, Reason, StepState},
     rollout::proof,
@@ -94,7 +94,10 @@ pub(super) fn runs(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
 
 /// Nodes of the step that the partition keeps at what they run.
 fn kept(settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> usize {
-    managed_nodes.iter().filter(|managed| managed.chosen && managed.turn == Turn::HeldByPartition && !runs(managed, settings)).count()
+    managed_nodes
+        .iter()
+        .filter(|managed| managed.chosen && managed.turn == RolloutTurn::HeldByPartition && !runs(managed, settings))
+        .count()
 }
 
 /// What the present step waits for, while there is one.
@@ -377,7 +380,7 @@ fn observe_step(
     let promoted = promote.is_some_and(|promote| promote.revision == settings.revision && promote.step as usize > done);
     // Those that the partition keeps, too: a step is proved by all its nodes. One that never served proves nothing, and holds nothing up.
     let counts = |managed: &ManagedNode<'_>| {
-        managed.chosen && managed.turn != Turn::Later && managed.served() && managed.phase() != Some(Phase::New)
+        managed.chosen && managed.turn != RolloutTurn::Later && managed.served() && managed.phase() != Some(Phase::New)
     };
     let asked_for: Vec<_> = managed_nodes.iter().filter(|managed| counts(managed)).collect();
     let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, managed_nodes)) && !promoted;

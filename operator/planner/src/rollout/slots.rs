@@ -20,7 +20,7 @@ pub struct SlotPool<'a> {
     available: usize,
     /// Those among them that are suspect.
     suspects: usize,
-    kept: Kept,
+    kept: KeptSlots,
     minimum: usize,
     /// The minimum is a share, and all chosen nodes serve: those that leave are not needed for it.
     complete: bool,
@@ -36,7 +36,7 @@ pub struct SlotPool<'a> {
 
 /// Nodes that serve, and keep their places until more is known of what they run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Kept {
+struct KeptSlots {
     unproved: usize,
     suspect: usize,
     stopped_serving: usize,
@@ -44,7 +44,7 @@ struct Kept {
     running: usize,
 }
 
-impl Kept {
+impl KeptSlots {
     fn count(&mut self, standing: Standing) -> Option<&mut usize> {
         match standing {
             Standing::Plain => None,
@@ -83,7 +83,7 @@ struct Domain {
     nodes: usize,
     grants: usize,
     unavailable: usize,
-    kept: Kept,
+    kept: KeptSlots,
     /// Chosen nodes that run the wanted revision.
     updated: usize,
     /// These, and those that a grant is about.
@@ -214,8 +214,8 @@ impl<'a> SlotPool<'a> {
             return Some(Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
         // Where none stands in its way the budget alone is why.
-        let held = |kept: &Kept, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
-        let taken = |kept: &Kept, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
+        let held = |kept: &KeptSlots, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
+        let taken = |kept: &KeptSlots, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
             let budget = Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
             return Some(held(&self.kept, self.budget).unwrap_or(budget));

@@ -159,7 +159,7 @@ fn not_a_count(field: &str, value: &str) -> SpecProblem {
 
 /// How nodes are disrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum DisruptionMode {
     /// A node is taken out of the load balancer, then all its pods are updated at once.
     Detach,
     /// Pods are replaced while the node stays attached.
@@ -192,7 +192,7 @@ pub struct ResolvedSpec {
     /// Pods per node.
     pub pods_per_node: i32,
     /// Detach or degrade.
-    pub mode: Mode,
+    pub mode: DisruptionMode,
     /// Nodes that may be disrupted at once.
     pub budget: Count,
     /// Domains with a budget of their own.
@@ -271,8 +271,8 @@ impl ResolvedSpec {
     /// Marks for an update.
     pub fn update_marks(&self) -> Marks {
         match self.mode {
-            Mode::Detach => self.detach_marks(),
-            Mode::Degrade => Marks::default(),
+            DisruptionMode::Detach => self.detach_marks(),
+            DisruptionMode::Degrade => Marks::default(),
         }
     }
 }
@@ -311,22 +311,22 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         ("maxUnavailablePodsPerNodes", &rolling.max_unavailable_pods_per_nodes),
         ("maxUnavaiablePodsPerNode", &rolling.max_unavaiable_pods_per_node),
     ]));
-    let mode = if unavailable_nodes.is_zero() { Mode::Degrade } else { Mode::Detach };
-    if mode == Mode::Degrade && degraded_nodes.is_zero() {
+    let degrades = unavailable_nodes.is_zero();
+    if degrades && degraded_nodes.is_zero() {
         errors.push(both_zero("maxUnavailableNodes", "maxDegradedNodes", "no node can be updated"));
     }
     let topology = or_default(&mut errors, topology(&rolling));
     let windows = Windows::parse(&rolling.windows).map_err(|message| SpecProblem { reason: "InvalidSpec", message });
     let windows = or_default(&mut errors, windows);
     let mut warnings = Vec::new();
-    if mode == Mode::Detach && degraded_given.is_some_and(|count| !count.is_zero()) {
+    if !degrades && degraded_given.is_some_and(|count| !count.is_zero()) {
         warnings.push(SpecProblem {
             reason: "ConflictingStrategy",
             message: "maxUnavailableNodes and maxDegradedNodes are both above 0: maxUnavailableNodes wins and nodes are detached; set maxDegradedNodes to 0".into(),
         });
     }
     warnings.extend(ignored_selector(spec));
-    if mode == Mode::Degrade {
+    if degrades {
         warnings.extend(ignored_marks(&rolling));
     }
     let pods_per_node = or_default(&mut errors, pods_per_node(spec));
@@ -337,13 +337,13 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     errors.extend(pod_problems(&pod));
     errors.extend(health_checker_problems(spec, pods_per_node));
     let host_ports = held_host_ports(&pod).next().is_some();
-    if host_ports && (pods_per_node > 1 || mode == Mode::Degrade && surged.is_some_and(|count| !count.is_zero())) {
+    if host_ports && (pods_per_node > 1 || degrades && surged.is_some_and(|count| !count.is_zero())) {
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
     let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
     warnings.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
-    if mode == Mode::Degrade && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
+    if degrades && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
         errors.push(no_pod_could_be_replaced(host_ports));
     }
     let attach_soak = rolling.attach_soak_seconds.map_or_else(|| timing.map_or(DEFAULT_SOAK, Timing::attach_time), i64::from);
@@ -358,16 +358,16 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
     let node = rolling.annotate_node_to_detach.as_ref().and_then(|mark| mark.grace_period_seconds).or(label);
     Ok(ResolvedSpec {
         pods_per_node,
-        mode,
-        budget: if mode == Mode::Detach { unavailable_nodes } else { degraded_nodes },
+        mode: if degrades { DisruptionMode::Degrade } else { DisruptionMode::Detach },
+        budget: if degrades { degraded_nodes } else { unavailable_nodes },
         topology,
         min_available,
         ignores_not_ready: rolling.not_ready_nodes == NotReadyNodes::Ignore,
         windows,
         ports,
         ready_policy: spec.health_checker.as_ref().and_then(|checker| checker.ready_policy).unwrap_or_default(),
-        max_unavailable_pods: if mode == Mode::Detach { Count::Percent(100) } else { unavailable_pods.unwrap_or(Count::Number(1)) },
-        max_surged_pods: if mode == Mode::Detach || host_ports { Count::Number(0) } else { surged.unwrap_or(Count::Number(0)) },
+        max_unavailable_pods: if degrades { unavailable_pods.unwrap_or(Count::Number(1)) } else { Count::Percent(100) },
+        max_surged_pods: if !degrades || host_ports { Count::Number(0) } else { surged.unwrap_or(Count::Number(0)) },
         pod_update: rolling.pod_update,
         pre_pull: rolling.pre_pull,
         deployment_annotation: deployment.map(on_deployment),

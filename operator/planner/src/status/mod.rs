@@ -8,13 +8,13 @@ use crate::{
     node::ManagedNode,
     objects::{
         health_checker, render,
-        revisions::{Origin, Targets},
+        revisions::{RevisionOrigin, Targets},
     },
     plan::{NodeProgress, Plan},
     reason::{Reason, clock},
     rollout::{mark_conflicts::MarkConflicts, rollout_state},
     snapshot::Snapshot,
-    spec::{Mode, ResolvedSpec, SpecProblem, node_rights},
+    spec::{DisruptionMode, ResolvedSpec, SpecProblem, node_rights},
     status::blocked::{blocked, eta, obstacle},
 };
 use crds::{
@@ -170,10 +170,10 @@ fn conditions(
         .collect()
 }
 
-type Wanted = (&'static str, bool, &'static str, String);
+type ConditionFields = (&'static str, bool, &'static str, String);
 type Resolved<'a> = Result<&'a ResolvedSpec, &'a Vec<SpecProblem>>;
 
-fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
+fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> ConditionFields {
     let join = |problems: &[SpecProblem]| problems.iter().map(|invalid| invalid.message.as_str()).collect::<Vec<_>>().join("; ");
     match settings {
         Err(problems) => ("Valid", false, problems.first().map_or("InvalidSpec", |first| first.reason), join(problems)),
@@ -201,7 +201,7 @@ fn valid(snapshot: &Snapshot, settings: Resolved<'_>, nodes: &NodeCounts) -> Wan
 /// Nothing keeps an update from taking out all nodes at once.
 fn covers_all_nodes(settings: &ResolvedSpec, nodes: usize) -> Option<SpecProblem> {
     let budget = settings.budget.of(nodes);
-    let covers = settings.mode == Mode::Detach && nodes > 0 && budget >= nodes && settings.min_available.is_zero();
+    let covers = settings.mode == DisruptionMode::Detach && nodes > 0 && budget >= nodes && settings.min_available.is_zero();
     covers.then(|| SpecProblem {
         reason: "BudgetCoversAllNodes",
         message: format!(
@@ -211,7 +211,7 @@ fn covers_all_nodes(settings: &ResolvedSpec, nodes: usize) -> Option<SpecProblem
 }
 
 /// As for a Deployment: no more nodes are missing than the budget allows.
-fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> Wanted {
+fn available(settings: Resolved<'_>, nodes: &NodeCounts) -> ConditionFields {
     let budget = settings.as_ref().map_or(0, |settings| settings.budget.of(nodes.desired as usize));
     let enough = nodes.desired == 0 || nodes.available > 0 && nodes.available as usize + budget >= nodes.desired as usize;
     let reason = if nodes.desired == 0 {
@@ -233,12 +233,12 @@ fn progressing(
     nodes: &NodeCounts,
     ledger: &Ledger,
     through: bool,
-) -> Wanted {
+) -> ConditionFields {
     let settings = targets.as_ref().map(|targets| &targets.effective);
     let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
     let without_pods = settings.is_ok_and(ResolvedSpec::is_without_pods);
     let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0 && !without_pods);
-    let back = targets.as_ref().is_ok_and(|targets| targets.origin == Origin::RolledBack);
+    let back = targets.as_ref().is_ok_and(|targets| targets.origin == RevisionOrigin::RolledBack);
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
     let waits = plan.step.is_some() || plan.node_states.values().any(|state| state.phase == NodePhase::Waiting);
     let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || waits;
@@ -304,7 +304,7 @@ fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.
-fn degraded(managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
+fn degraded(managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> ConditionFields {
     let troubled = |state: &&NodeProgress| state.reason.class().trouble || state.phase == NodePhase::Unavailable;
     let mut found: Vec<_> = plan.node_states.iter().filter(|(_, state)| troubled(state)).collect();
     found.sort_by_key(|(name, _)| {
@@ -323,7 +323,7 @@ fn degraded(managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Wanted {
     }
 }
 
-fn paused(snapshot: &Snapshot) -> Wanted {
+fn paused(snapshot: &Snapshot) -> ConditionFields {
     if snapshot.resource.spec.paused {
         ("Paused", true, "Paused", "spec.paused is true: nodes under way finish, no new node starts".into())
     } else {
@@ -347,8 +347,8 @@ fn late(settings: &ResolvedSpec, plan: &Plan, ledger: &Ledger) -> Option<String>
 }
 
 /// Another revision than the one of the spec runs because that one failed.
-fn rolled_back(targets: &Result<Targets, Vec<SpecProblem>>, ledger: &Ledger) -> Option<Wanted> {
-    let targets = targets.as_ref().ok().filter(|targets| targets.origin == Origin::RolledBack)?;
+fn rolled_back(targets: &Result<Targets, Vec<SpecProblem>>, ledger: &Ledger) -> Option<ConditionFields> {
+    let targets = targets.as_ref().ok().filter(|targets| targets.origin == RevisionOrigin::RolledBack)?;
     let rolled_back = ledger.rolled_back.as_ref()?;
     let message = format!(
         "revision {} {}; revision {} runs instead until you change spec.template or retry the failed revision",
@@ -358,7 +358,7 @@ fn rolled_back(targets: &Result<Targets, Vec<SpecProblem>>, ledger: &Ledger) -> 
 }
 
 /// Nothing goes on until somebody acts; kstatus reads this.
-fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Option<Wanted> {
+fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Ledger) -> Option<ConditionFields> {
     let settings = match settings {
         Ok(settings) => settings,
         Err(problems) => {
@@ -392,7 +392,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
 }
 
 /// Whether the load balancer gets an answer everywhere; nothing where nobody asks.
-fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
+fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<ConditionFields> {
     let settings = settings.ok().filter(|settings| !settings.ports.is_empty() && !snapshot.resource.deleting)?;
     if let Some(message) = health_checker::account_lacks(snapshot) {
         return Some(("HealthCheckersReady", false, "ServiceAccountLacksRights", message));
@@ -410,7 +410,7 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<Wanted> {
     })
 }
 
-fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Vec<Wanted> {
+fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Vec<ConditionFields> {
     let mut found = Vec::new();
     if let Err(problems) = settings {
         found.extend(

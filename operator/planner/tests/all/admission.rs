@@ -10,12 +10,12 @@ use crds::{
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
     facts::NodeFacts,
-    gates_shared::{Source, admission::quote},
+    gates_shared::{Source, policy_objects::quote},
     node_gates::{
         Gate, GateClocks, World,
         accepted::SETTLES,
-        admission::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, selected},
         decide,
+        policy_objects::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, selected},
         record::annotation_key,
         satisfiable::unsatisfiable,
         world::DaemonSet,
@@ -285,7 +285,7 @@ fn what_was_recorded_as_the_node_was_created_is_as_old_as_the_node() {
     let mut gate = edge();
     gate.spec.requirements = vec![serde_json::from_value(json!({"name": "mark", "nodeAnnotation": {"key": "example.com/ready"}})).unwrap()];
     gate.spec.release = Some(serde_json::from_value(json!({"timeout": {"after": "1m", "action": "Release"}})).unwrap());
-    let recorded = admission::record(&gate, 0).text();
+    let recorded = policy_objects::record(&gate, 0).text();
     let facts = NodeFacts {
         labels: BTreeMap::from([("role".to_owned(), "edge".to_owned())]).into(),
         annotations: BTreeMap::from([(annotation_key("0a1b"), recorded)]).into(),

@@ -6,7 +6,7 @@ use planner::{
         health_checker::uses_old_image,
         render::{contains, object_name},
     },
-    spec::{Count, Mode, ResolvedSpec, resolve},
+    spec::{Count, DisruptionMode, ResolvedSpec, resolve},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ fn warnings(settings: &ResolvedSpec) -> Vec<&'static str> {
 #[test]
 fn an_empty_strategy_degrades_one_node_at_a_time() {
     let settings = settings(&spec(|_| {}));
-    assert_eq!((settings.mode, settings.budget, settings.pods_per_node), (Mode::Degrade, Count::Number(1), 1));
+    assert_eq!((settings.mode, settings.budget, settings.pods_per_node), (DisruptionMode::Degrade, Count::Number(1), 1));
     assert_eq!((settings.max_unavailable_pods, settings.max_surged_pods), (Count::Number(1), Count::Number(0)));
     assert_eq!((settings.detach_timeout, settings.deployment_grace, settings.attach_soak), (600, 10, 10));
     assert!(settings.ports.is_empty() && settings.deployment_annotation.is_none() && settings.node_mark.is_none());
@@ -85,11 +85,11 @@ fn every_spelling_of_the_pod_budget_is_read_and_two_values_are_refused() {
 fn every_spelling_of_a_budget_of_nodes_is_read_and_two_values_are_refused() {
     for spelling in ["maxUnavailableNodes", "maxUnavaiableNodes"] {
         let settings = settings(&rolling(json!({spelling: 2})));
-        assert_eq!((settings.mode, settings.budget), (Mode::Detach, Count::Number(2)), "{spelling}");
+        assert_eq!((settings.mode, settings.budget), (DisruptionMode::Detach, Count::Number(2)), "{spelling}");
     }
     for spelling in ["maxDegradedNodes", "maxDegaradedNodes"] {
         let settings = settings(&rolling(json!({spelling: "50%"})));
-        assert_eq!((settings.mode, settings.budget), (Mode::Degrade, Count::Percent(50)), "{spelling}");
+        assert_eq!((settings.mode, settings.budget), (DisruptionMode::Degrade, Count::Percent(50)), "{spelling}");
     }
     for (one, other) in [("maxUnavailableNodes", "maxUnavaiableNodes"), ("maxDegradedNodes", "maxDegaradedNodes")] {
         assert_eq!(reasons(&rolling(json!({one: 2, other: 2}))), [] as [&str; 0], "{one}");
@@ -181,7 +181,7 @@ fn a_node_with_a_health_port_is_marked_for_it_whatever_marks_it_has_besides() {
 #[test]
 fn with_both_budgets_nodes_are_detached_and_a_remark_says_so() {
     let settings = settings(&rolling(json!({"maxUnavailableNodes": 2, "maxDegradedNodes": 1})));
-    assert_eq!((settings.mode, settings.budget), (Mode::Detach, Count::Number(2)));
+    assert_eq!((settings.mode, settings.budget), (DisruptionMode::Detach, Count::Number(2)));
     assert_eq!(settings.warnings.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["ConflictingStrategy"]);
     assert_eq!(
         (settings.max_unavailable_pods, settings.max_surged_pods),

@@ -550,7 +550,7 @@ mod cleanup {
     use crds::node_readiness_gate::{Effect, GateTaint};
     use planner::{
         node_gates::{
-            cleanup::{Known, Leftovers, leftovers},
+            leftovers::{GatesAndResources, Leftovers, leftovers},
             record::annotation_key,
         },
         spec::node_rights::NodeRights,
@@ -559,7 +559,7 @@ mod cleanup {
     /// Where every mark may be a resource's.
     fn left(node: &Value, present: &BTreeSet<String>) -> Leftovers {
         let world = World { rights: NodeRights::all(), ..World::default() };
-        leftovers(&facts(node), present, &Known { world, ..Known::default() })
+        leftovers(&facts(node), present, &GatesAndResources { world, ..GatesAndResources::default() })
     }
 
     #[test]
@@ -670,9 +670,9 @@ mod cleanup {
             let found = left(&held, &BTreeSet::new());
             assert_eq!((found.unknown.as_slice(), found.patch), (&["quarantine:NoExecute".to_owned()][..], None), "{uid}");
             let had = |effect| GateTaint { key: "quarantine".into(), value: None, effect };
-            let naming = |effect| Known { named: vec![had(effect)], ..Known::default() };
+            let naming = |effect| GatesAndResources { named: vec![had(effect)], ..GatesAndResources::default() };
             assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &naming(Effect::NoSchedule)).patch, None, "another effect");
-            let mut remembering = Known::default();
+            let mut remembering = GatesAndResources::default();
             remembering.world.remember_taints([(uid.to_owned(), vec![had(Effect::NoExecute)])].into_iter(), |_| true);
             for known in [naming(Effect::NoExecute), remembering] {
                 assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &known).taints, ["quarantine:NoExecute"]);
@@ -693,11 +693,11 @@ mod cleanup {
             held["metadata"]["labels"] = json!({ isolated: "true", allowed: "true" });
             let entries = json!({ "aaaaaaaa": mark(isolated, previous), "bbbbbbbb": mark(allowed, None) });
             held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: entries.to_string() });
-            let found = leftovers(&facts(&held), &BTreeSet::new(), &Known::default());
+            let found = leftovers(&facts(&held), &BTreeSet::new(), &GatesAndResources::default());
             assert_eq!(found.unknown_marks, [format!("label {isolated}")]);
             apply(&mut held, &found.patch.unwrap()).unwrap();
             assert_eq!(held["metadata"]["labels"], json!({ isolated: "true" }));
-            assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &Known::default()).patch, None);
+            assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &GatesAndResources::default()).patch, None);
         }
     }
 }

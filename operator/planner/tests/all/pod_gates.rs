@@ -10,10 +10,10 @@ use planner::{
     node_gates::GateLinks,
     pod_gates::{
         Gate, Pod, PodPlan, World,
-        admission::policy,
         decide::{Transition, decide},
         links::links,
         owners,
+        policy_objects::policy,
         status::status,
         world::{Attachment, GATES_PER_NAMESPACE, ObjectKey, PodCondition, Target},
     },

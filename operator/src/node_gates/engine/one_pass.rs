@@ -4,7 +4,7 @@ use super::{Engine, Options, Work};
 use crds::NodeReadinessGate;
 use futures::StreamExt as _;
 use kube::{ResourceExt as _, core::DeserializeGuard};
-use planner::node_gates::{Gate, decide::View, record::annotation_key, transition::GateClock};
+use planner::node_gates::{Gate, decide::GateView, record::annotation_key, transition::GateClock};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ pub struct Seen {
     /// Why gates could not open, by UID.
     pub unsatisfiable: BTreeMap<String, (&'static str, String)>,
     /// How gates see nodes, by node, then by UID of the gate.
-    pub views: BTreeMap<String, BTreeMap<String, View>>,
+    pub views: BTreeMap<String, BTreeMap<String, GateView>>,
     /// Why nodes could not be changed.
     pub failures: BTreeMap<String, String>,
 }
@@ -59,7 +59,7 @@ impl Engine {
         // One pass cannot watch a node that was there before a gate for `retaint.failingFor`: it takes what it sees for what has been.
         for (name, node) in &*self.observer.nodes() {
             let unknown = gates.keys().filter(|uid| !node.annotations.contains_key(&annotation_key(uid)));
-            let clocks = unknown.map(|uid| (uid.clone(), Clock { failing_since: Some(0), ..Clock::default() }));
+            let clocks = unknown.map(|uid| (uid.clone(), GateClock { failing_since: Some(0), ..GateClock::default() }));
             self.clocks.insert(name.clone(), clocks.collect());
         }
         let mut work = Work::new();

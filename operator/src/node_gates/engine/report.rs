@@ -16,10 +16,10 @@ use planner::{
     gates_shared::Key,
     node_gates::{
         Gate, World,
-        decide::View,
+        decide::GateView,
         legacy,
         record::annotation_key,
-        status::{Circumstances, Deletion, Refused, status, unseen},
+        status::{Circumstances, Deletion, RefusedWrites, status, unseen},
     },
 };
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ use std::{
 };
 
 /// How each gate sees each node: by node, then by UID.
-type Views = BTreeMap<String, BTreeMap<String, View>>;
+type Views = BTreeMap<String, BTreeMap<String, GateView>>;
 
 /// A merge patch of a gate.
 pub(super) struct Write {
@@ -174,12 +174,12 @@ impl Engine {
     }
 
     /// Nodes that could not be written to although the gate asks for it.
-    fn refused_of(&self, uid: &str) -> Option<Refused> {
+    fn refused_of(&self, uid: &str) -> Option<RefusedWrites> {
         let due = |node: &str| self.views.get(node).and_then(|views| views.get(uid)).is_some_and(|view| view.due);
         let mut refused = self.refusals.iter().filter(|(node, (forbidden, _))| due(node) && self.tells_of_refusal(node, *forbidden));
         let (node, (forbidden, message)) = refused.next()?;
         let nodes = u32::try_from(refused.count()).unwrap_or(u32::MAX).saturating_add(1);
-        Some(Refused { nodes, node: node.clone(), forbidden: *forbidden, message: message.clone() })
+        Some(RefusedWrites { nodes, node: node.clone(), forbidden: *forbidden, message: message.clone() })
     }
 
     /// What was said of a gate last: a condition keeps its time while it says the same.
@@ -197,7 +197,7 @@ impl Engine {
 
     /// Its nodes by state.
     fn nodes(&self, gate: &Gate, status: &NodeReadinessGateStatus, circumstances: &Circumstances) -> [(Nodes, i64); 7] {
-        let count = |test: fn(&View) -> bool| {
+        let count = |test: fn(&GateView) -> bool| {
             let views = self.views.values().filter_map(|views| views.get(&gate.uid));
             u32::try_from(views.filter(|view| test(view)).count()).unwrap_or(u32::MAX)
         };
@@ -352,7 +352,7 @@ mod tests {
     }
 
     fn views(nodes: &[(&str, &[&str])]) -> Views {
-        let of = |uids: &[&str]| uids.iter().map(|uid| ((*uid).to_owned(), View::default())).collect();
+        let of = |uids: &[&str]| uids.iter().map(|uid| ((*uid).to_owned(), GateView::default())).collect();
         nodes.iter().map(|(node, uids)| ((*node).to_owned(), of(uids))).collect()
     }
 

@@ -24,7 +24,7 @@ pub struct Image {
 }
 
 /// Keys that change: what they had, and what they get.
-type Keys = BTreeMap<String, (Option<String>, Option<String>)>;
+type KeyChanges = BTreeMap<String, (Option<String>, Option<String>)>;
 
 /// All that may change on a running pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub struct Change {
     /// Images.
     pub images: Vec<Image>,
     /// Labels.
-    pub labels: Keys,
+    pub labels: KeyChanges,
     /// Annotations.
-    pub annotations: Keys,
+    pub annotations: KeyChanges,
     /// There are no annotations at all yet: JSON Patch cannot add into a missing map.
     pub lacks_annotations: bool,
 }
@@ -71,7 +71,7 @@ pub fn texts(template: &Value, what: &str) -> BTreeMap<String, String> {
 }
 
 /// What two sets of keys differ in.
-pub fn keys(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> Keys {
+pub fn keys(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> KeyChanges {
     let all = from.keys().chain(to.keys());
     let pairs = all.map(|key| (key.clone(), (from.get(key).cloned(), to.get(key).cloned())));
     pairs.filter(|(_, (from, to))| from != to).collect()
@@ -106,7 +106,7 @@ impl Change {
             patch = patch.test(&format!("{at}/name"), container.as_str()).test(&format!("{at}/image"), from.as_str());
             patch = patch.add(&format!("{at}/image"), to.as_str());
         }
-        let none = |map: &Keys| map.values().all(|(_, to)| to.is_none());
+        let none = |map: &KeyChanges| map.values().all(|(_, to)| to.is_none());
         if self.lacks_annotations && !none(&self.annotations) {
             let at = format!("{root}/metadata/annotations");
             patch = patch.test(&at, Value::Null).add(&at, Value::Object(Map::new()));

@@ -16,7 +16,7 @@ use crate::{
     objects::{render, revisions::Targets},
     protocol::timing,
     snapshot::Snapshot,
-    spec::{Mode, ResolvedSpec},
+    spec::{DisruptionMode, ResolvedSpec},
 };
 use crds::{
     in_place::token_id,
@@ -25,7 +25,7 @@ use crds::{
     names,
     token::Phase,
 };
-use protocol::{Move, PodView, ReplicaSetView, View, moves};
+use protocol::{InPlaceFacts, Move, PodView, ReplicaSetView, moves};
 use serde_json::Value;
 
 /// A node whose Deployment is paused under its grant's id.
@@ -85,7 +85,7 @@ fn classified<'t>(
     {
         return Err(RecreateReason::OtherRendering);
     }
-    if settings.mode == Mode::Degrade && settings.max_unavailable_pods.is_zero() && managed.pods.iter().any(|pod| !pod.ended) {
+    if settings.mode == DisruptionMode::Degrade && settings.max_unavailable_pods.is_zero() && managed.pods.iter().any(|pod| !pod.ended) {
         return Err(RecreateReason::NoPodMayBeDown);
     }
     classify::templates(&former.template, &settings.template)?;
@@ -166,7 +166,7 @@ pub fn progress<'a>(snapshot: &Snapshot, managed: &ManagedNode<'a>, grant: &Gran
     let why = why.or((!alone || !possible).then_some(RecreateReason::ReplicaSets)).or((!ours).then_some(RecreateReason::PodsWithoutGate));
     let views: Vec<_> = gated.iter().map(|(pod, gated)| pod_view(pod, gated, target.as_ref(), &template, grant.id, snapshot.now)).collect();
     let drained_at = drained_at(snapshot.now, managed, grant, token.since);
-    let moves = moves(&View {
+    let moves = moves(&InPlaceFacts {
         id: grant.id,
         paused: is_paused(deployment),
         observed: deployment.status.observed_generation >= deployment.generation,

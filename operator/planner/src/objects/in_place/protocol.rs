@@ -33,7 +33,7 @@ pub struct PodView {
 /// Everything that the next moves depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own, and the model enumerates them")]
-pub struct View<'a> {
+pub struct InPlaceFacts<'a> {
     /// The grant's id.
     pub id: u64,
     /// The Deployment is still paused.
@@ -80,7 +80,7 @@ pub enum Move {
 
 /// The moves that are to be made now. No late write of an earlier grant can take effect once it is over: it tests the tokens of
 /// `ReplicaSet` and pods, which all carry the grant's id by then, or the pods are about to go.
-pub fn moves(view: &View<'_>) -> Vec<Move> {
+pub fn moves(view: &InPlaceFacts<'_>) -> Vec<Move> {
     let Some(replica_set) = view.replica_set else { return vec![Move::Finish { in_place: false }] };
     let claimed = replica_set.token == view.id;
     if !view.paused || !view.possible || claimed && !replica_set.wanted {

@@ -3,9 +3,9 @@
 use super::life::*;
 use planner::node_gates::{
     Gate,
-    admission::record,
-    cleanup::{Known, leftovers},
-    record::{Origin, annotation_key},
+    leftovers::{GatesAndResources, leftovers},
+    policy_objects::record,
+    record::{RecordOrigin, annotation_key},
     satisfiable::unsatisfiable,
     status::{Circumstances, status, unseen},
     transition::Happened,
@@ -19,11 +19,11 @@ fn a_gate_that_comes_to_a_taint_that_another_has_put_there_leaves_nothing_behind
     life.settle();
     life.world.gates.insert("b".into(), Arc::new(gate("b", json!({}))));
     life.settle();
-    assert_eq!(life.record("b").unwrap().origin, Origin::Applied, "it is the operator's own");
+    assert_eq!(life.record("b").unwrap().origin, RecordOrigin::Applied, "it is the operator's own");
     life.world.gates.remove("a");
     life.settle();
     assert!(life.is_tainted());
-    let known = Known { world: life.world.clone(), named: Vec::new() };
+    let known = GatesAndResources { world: life.world.clone(), named: Vec::new() };
     let left = leftovers(&life.node, &std::collections::BTreeSet::new(), &known);
     assert_eq!((left.taints.len(), left.adopted.len()), (1, 0));
     life.world.gates.clear();

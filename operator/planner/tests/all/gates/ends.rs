@@ -4,7 +4,7 @@ use super::life::*;
 use crds::node_readiness_gate::{Effect, GateTaint};
 use planner::node_gates::{
     Gate, legacy, preset,
-    record::{Origin, annotation_key},
+    record::{RecordOrigin, annotation_key},
 };
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
@@ -21,7 +21,7 @@ fn a_node_that_leaves_the_selector_loses_only_a_taint_that_was_ours_or_that_the_
             life.node.taints.push(taint(KEY, "NoSchedule"));
         }
         life.settle();
-        assert_eq!(life.record("a").unwrap().origin, if adopted { Origin::Adopted } else { Origin::Applied });
+        assert_eq!(life.record("a").unwrap().origin, if adopted { RecordOrigin::Adopted } else { RecordOrigin::Applied });
         life.node.labels.remove("role");
         life.settle();
         assert_eq!((life.is_tainted(), life.record("a")), (stays, None), "adopted: {adopted}, {policy}");

@@ -4,10 +4,10 @@ use super::life::*;
 use crds::node_readiness_gate::{ConditionStatus, InForce};
 use planner::node_gates::{
     Gate,
-    decide::View,
+    decide::GateView,
     force::{NOT_READY, Said, in_force},
     record::Cause,
-    status::{Circumstances, Refused, status},
+    status::{Circumstances, RefusedWrites, status},
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -135,16 +135,16 @@ fn a_write_that_is_refused_is_said_in_the_status_which_counts_what_is_on_the_nod
     let mut life = Life::new(vec![gate("a", json!({}))]);
     let plan = life.plan();
     assert!(plan.patch.is_some());
-    let said = |view: &View, refused| {
+    let said = |view: &GateView, refused| {
         status(&life.world.gates["a"], &[], [(NODE, view)].into_iter(), &Circumstances { refused, ..Circumstances::default() }, NOW)
     };
-    let refused = Refused { nodes: 1, node: NODE.into(), forbidden: true, message: "nodes \"n1\" is forbidden".into() };
+    let refused = RefusedWrites { nodes: 1, node: NODE.into(), forbidden: true, message: "nodes \"n1\" is forbidden".into() };
     let status = said(&plan.views["a"], Some(refused.clone()));
     assert_eq!((status.nodes.matched, status.nodes.held), (1, 0), "{status:?}");
     let ready = |said: &crds::NodeReadinessGateStatus| said.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().clone();
     assert_eq!((ready(&status).status.as_str(), ready(&status).reason.as_str()), ("False", "PatchForbidden"));
     assert!(ready(&status).message.contains("deploy/10-rbac.yaml") && ready(&status).message.contains("n1 among them"));
-    assert_eq!(ready(&said(&plan.views["a"], Some(Refused { forbidden: false, ..refused }))).reason, "PatchFailed");
+    assert_eq!(ready(&said(&plan.views["a"], Some(RefusedWrites { forbidden: false, ..refused }))).reason, "PatchFailed");
     life.settle();
     let view = &life.plan().views["a"];
     assert!(view.held && !view.due);

@@ -3,16 +3,20 @@
 use super::life::*;
 use planner::node_gates::{
     NodePlan,
-    decide::View,
-    status::{Circumstances, Deletion, Lingering, Refused, status},
+    decide::GateView,
+    status::{Circumstances, Deletion, Lingering, RefusedWrites, status},
 };
 use serde_json::json;
 
 #[test]
 fn the_status_of_a_gate_over_five_thousand_nodes_has_counts_and_ten_names_and_less_than_four_kilobytes() {
     let gate = gate("a", json!({}));
-    let held =
-        View { matched: true, held: true, blocked: vec![("warm".into(), "condition Warm is False, not True".into())], ..View::default() };
+    let held = GateView {
+        matched: true,
+        held: true,
+        blocked: vec![("warm".into(), "condition Warm is False, not True".into())],
+        ..GateView::default()
+    };
     let names: Vec<_> = (0..5_000).map(|index| format!("ip-10-0-{index}.eu-central-1.compute.internal")).collect();
     let status = status(&gate, &[], names.iter().map(|name| (name.as_str(), &held)), &Circumstances::default(), NOW);
     assert_eq!(
@@ -29,7 +33,7 @@ fn requirements_share_ten_names_and_each_has_one() {
     let gate = gate("a", json!({}));
     for (requirements, each) in [(1, 10), (3, 3), (10, 1), (32, 1)] {
         let blocked = (0..requirements).map(|index| (format!("r{index:02}"), "is not met".to_owned())).collect();
-        let view = View { matched: true, held: true, blocked, ..View::default() };
+        let view = GateView { matched: true, held: true, blocked, ..GateView::default() };
         let names: Vec<_> = (0..100).map(|index| format!("n{index:03}")).collect();
         let said = status(&gate, &[], names.iter().map(|name| (name.as_str(), &view)), &Circumstances::default(), NOW);
         assert_eq!(said.blocked.len(), requirements);
@@ -40,7 +44,7 @@ fn requirements_share_ten_names_and_each_has_one() {
 #[test]
 fn a_condition_of_a_gate_keeps_its_time_while_it_says_the_same() {
     let gate = gate("a", json!({}));
-    let view = View { matched: true, released: true, ..View::default() };
+    let view = GateView { matched: true, released: true, ..GateView::default() };
     let views = || [("n1", &view)].into_iter();
     let first = status(&gate, &[], views(), &Circumstances::default(), NOW);
     let second = status(&gate, &first.conditions, views(), &Circumstances::default(), NOW + 60);
@@ -80,10 +84,14 @@ fn five_thousand_nodes_are_written_to_once_when_they_come_and_once_when_they_are
 #[test]
 fn nodes_are_counted_by_what_they_are_and_what_no_longer_holds_one_is_no_longer_named() {
     let gate = gate("a", json!({}));
-    let held =
-        View { matched: true, held: true, blocked: vec![("warm".into(), "condition Warm is False, not True".into())], ..View::default() };
-    let released = View { matched: true, released: true, ..View::default() };
-    let said = |views: Vec<(&str, &View)>| status(&gate, &[], views.into_iter(), &Circumstances::default(), NOW);
+    let held = GateView {
+        matched: true,
+        held: true,
+        blocked: vec![("warm".into(), "condition Warm is False, not True".into())],
+        ..GateView::default()
+    };
+    let released = GateView { matched: true, released: true, ..GateView::default() };
+    let said = |views: Vec<(&str, &GateView)>| status(&gate, &[], views.into_iter(), &Circumstances::default(), NOW);
     let before = said(vec![("n1", &held), ("n2", &released)]);
     assert_eq!((before.nodes.matched, before.nodes.held, before.nodes.released), (2, 1, 1));
     assert_eq!((before.blocked[0].requirement.as_str(), before.blocked[0].sample.as_slice()), ("warm", ["n1".to_owned()].as_slice()));
@@ -96,8 +104,8 @@ fn nodes_are_counted_by_what_they_are_and_what_no_longer_holds_one_is_no_longer_
 
 #[test]
 fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
-    let view = View { matched: true, held: true, ..View::default() };
-    let refused = Refused { nodes: 1, node: "n1".into(), forbidden: true, message: "no".into() };
+    let view = GateView { matched: true, held: true, ..GateView::default() };
+    let refused = RefusedWrites { nodes: 1, node: "n1".into(), forbidden: true, message: "no".into() };
     for (nodes, admission, refused, reason, words) in [
         (3, None, None, "Deleting", vec!["3 nodes"]),
         (3, None, Some(refused.clone()), "DeletionBlocked", vec!["3 nodes", "n1 among them", "deploy/10-rbac.yaml"]),
@@ -122,7 +130,7 @@ fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
 fn that_new_nodes_are_tainted_in_time_is_not_said_without_those_that_were_not() {
     let said = |late| {
         let circumstances = Circumstances { admission: Some(("Policy", true, "by a policy".into())), ..Circumstances::default() };
-        let view = View { matched: true, held: true, late, ..View::default() };
+        let view = GateView { matched: true, held: true, late, ..GateView::default() };
         let said = status(&gate("a", json!({})), &[], [("n1", &view)].into_iter(), &circumstances, NOW);
         said.conditions.iter().find(|condition| condition.type_ == "AdmissionActive").unwrap().message.clone()
     };

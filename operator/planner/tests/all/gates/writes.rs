@@ -5,7 +5,7 @@ use crds::node_readiness_gate::Mode;
 use planner::{
     facts::NodeFacts,
     node_gates::{
-        record::{Origin, State, annotation_key},
+        record::{RecordOrigin, RecordState, annotation_key},
         transition::Happened,
     },
 };
@@ -22,7 +22,7 @@ fn a_new_node_is_tainted_and_recorded_in_one_write_and_so_is_its_release() {
     warm(&mut life.node);
     life.settle();
     assert!(!life.is_tainted() && !life.is_held("a"));
-    assert_eq!(life.record("a").unwrap().state, State::Released);
+    assert_eq!(life.record("a").unwrap().state, RecordState::Released);
     assert_eq!(life.writes, 2);
 }
 
@@ -146,7 +146,7 @@ fn a_record_that_somebody_made_unreadable_is_written_anew() {
     life.node.annotations.insert(annotation_key("a"), "{".into());
     life.settle();
     assert!(life.is_held("a") && life.is_tainted());
-    assert_eq!(life.record("a").unwrap().origin, Origin::Adopted);
+    assert_eq!(life.record("a").unwrap().origin, RecordOrigin::Adopted);
 }
 
 #[test]

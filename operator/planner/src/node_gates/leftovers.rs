@@ -1,8 +1,8 @@
 //! What gates, and resources that are gone, have left on a Node, and the patch that takes it away.
 
 use super::{
-    patch::{Changes, patch},
-    record::{Origin, Record, annotation_key, records},
+    patch::{NodeChanges, patch},
+    record::{Record, RecordOrigin, annotation_key, records},
     world::World,
 };
 use crate::facts::NodeFacts;
@@ -17,14 +17,14 @@ use std::collections::BTreeSet;
 /// What may be an operator's. A kubelet may annotate its own Node, and may change neither its taints nor many of its labels: what an annotation
 /// says of those is no reason to take them away.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct GatesAndResources {
     /// Gates that are there, with the taints that they have or had, and the keys by which resources may hold nodes detached.
     pub world: World,
     /// Taints of gates that are gone, as whoever cleans up names them.
     pub named: Vec<GateTaint>,
 }
 
-impl Known {
+impl GatesAndResources {
     fn has_put(&self, gate_uid: &str, record: &Record) -> bool {
         let is_it = |taint: &GateTaint| taint.key == record.key && taint.effect.as_str() == record.effect;
         self.world.had_taint(gate_uid, &record.key, &record.effect) || self.named.iter().any(is_it)
@@ -58,15 +58,15 @@ pub struct Leftovers {
 
 /// What gates have left on a Node, whichever gates there are, and resources other than those that are `present`, by the first 8
 /// characters of their UID: without their labels, those would lose their health checkers at once.
-pub fn leftovers(node: &NodeFacts, present: &BTreeSet<String>, known: &Known) -> Leftovers {
-    let (mut found, mut changes) = (Leftovers::default(), Changes::default());
+pub fn leftovers(node: &NodeFacts, present: &BTreeSet<String>, known: &GatesAndResources) -> Leftovers {
+    let (mut found, mut changes) = (Leftovers::default(), NodeChanges::default());
     of_gates(node, known, &mut found, &mut changes);
     of_resources(node, present, known, &mut found, &mut changes);
     found.patch = patch(node, &changes);
     found
 }
 
-fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, known: &Known, found: &mut Leftovers, changes: &mut Changes) {
+fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, known: &GatesAndResources, found: &mut Leftovers, changes: &mut NodeChanges) {
     let members = node.labels.entries().filter_map(|(key, _)| Some((key, key.strip_prefix(names::MEMBER_LABEL_PREFIX)?)));
     found.labels.extend(members.filter(|(_, uid8)| !present.contains(*uid8)).map(|(key, _)| key.to_owned()));
     changes.labels = found.labels.iter().map(|key| (key.clone(), None)).collect();
@@ -110,13 +110,13 @@ fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, known: &Known, fou
     changes.annotations.insert(names::HOLDERS_ANNOTATION.to_owned(), rest);
 }
 
-fn of_gates(node: &NodeFacts, known: &Known, found: &mut Leftovers, changes: &mut Changes) {
+fn of_gates(node: &NodeFacts, known: &GatesAndResources, found: &mut Leftovers, changes: &mut NodeChanges) {
     let records = records(&node.annotations);
     let mut kept = BTreeSet::new();
     for (place, taint) in node.taints.iter().enumerate() {
         let is_it = |record: &Record| record.is_held() && record.key == taint.key && record.effect == taint.effect;
         let held: Vec<_> = records.iter().filter(|(_, record)| is_it(record)).collect();
-        let applied: Vec<_> = held.iter().filter(|(_, record)| record.origin == Origin::Applied).collect();
+        let applied: Vec<_> = held.iter().filter(|(_, record)| record.origin == RecordOrigin::Applied).collect();
         let named = format!("{}:{}", taint.key, taint.effect);
         if applied.iter().any(|(uid, record)| known.has_put(uid, record)) {
             changes.removals.push(place);

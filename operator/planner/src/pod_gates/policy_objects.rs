@@ -1,7 +1,7 @@
 //! Giving pods the readiness gate as they are created: what the API server is told to do by itself, as CEL.
 
 use super::world::Gate;
-use crate::gates_shared::admission::{Policy, append, quote, selector};
+use crate::gates_shared::policy_objects::{AdmissionPolicy, append, quote, selector};
 use crds::{hash, names};
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 const NAME: usize = 32;
 
 /// The policy of a gate; nothing where it asks for none, or selects by no label.
-pub fn policy(gate: &Gate) -> Option<Policy> {
+pub fn policy(gate: &Gate) -> Option<AdmissionPolicy> {
     if !gate.injects() {
         return None;
     }
@@ -33,7 +33,7 @@ pub fn policy(gate: &Gate) -> Option<Policy> {
         "kubernetes.io/metadata.name": gate.namespace,
         names::INJECT_LABEL: names::INJECT_LABEL_VALUE,
     }});
-    Some(Policy::new(&metadata, spec, &json!({"namespaceSelector": namespaces})))
+    Some(AdmissionPolicy::new(&metadata, spec, &json!({"namespaceSelector": namespaces})))
 }
 
 /// Name of a gate's policy: what people know it by, and a hash of its UID, so that a gate made anew has another.

@@ -5,12 +5,12 @@
 //! missing, so a policy can only fail by an error of its own, and then the node is created without the taint.
 
 use super::{
-    record::{Cause, Origin, Record, State, annotation_key},
+    record::{Cause, Record, RecordOrigin, RecordState, annotation_key},
     world::Gate,
 };
 use crate::gates_shared::{
     Key,
-    admission::{API, Policy, append, quote, selector},
+    policy_objects::{API, AdmissionPolicy, append, quote, selector},
 };
 use crds::{
     hash, names,
@@ -72,7 +72,7 @@ pub fn means(gate: &Gate, enforced: bool, offers: Offers) -> Means {
 
 /// Policies that a gate needs, where there are policies. `owned`: the gate is an object of its own that can own them; those of
 /// others must be deleted when their gate goes.
-pub fn policies(gate: &Gate, enforced: bool, offers: Offers, owned: bool) -> Vec<Policy> {
+pub fn policies(gate: &Gate, enforced: bool, offers: Offers, owned: bool) -> Vec<AdmissionPolicy> {
     let mut policies = Vec::new();
     if means(gate, enforced, offers) == Means::Policy {
         policies.extend(node_policy(gate, owned));
@@ -85,7 +85,7 @@ pub fn policies(gate: &Gate, enforced: bool, offers: Offers, owned: bool) -> Vec
 }
 
 /// Taints the nodes that the gate selects; nothing for a gate that selects none.
-pub fn node_policy(gate: &Gate, owned: bool) -> Option<Policy> {
+pub fn node_policy(gate: &Gate, owned: bool) -> Option<AdmissionPolicy> {
     let selected = selected(&gate.spec)?;
     let taint = &gate.spec.taint;
     let value = map(&[("key", &taint.key), ("effect", taint.effect.as_str())], taint.value.as_deref());
@@ -112,8 +112,8 @@ pub fn record(gate: &Gate, time: i64) -> Record {
         gate: gate.name.clone(),
         key: gate.spec.taint.key.clone(),
         effect: gate.spec.taint.effect.as_str().to_owned(),
-        state: State::Held,
-        origin: Origin::Applied,
+        state: RecordState::Held,
+        origin: RecordOrigin::Applied,
         cause: Cause::Fresh,
         boot: String::new(),
         machine: String::new(),
@@ -131,7 +131,7 @@ pub fn injected(gate: &Gate) -> BTreeSet<Key> {
 
 /// Gives the template of a `DaemonSet` the toleration, whenever it is written. Not its pods: where the template does not bear
 /// a taint, the `DaemonSet` controller makes no pod for the node in the first place.
-fn toleration_policy(gate: &Gate, number: usize, (namespace, name): &Key, owned: bool) -> Policy {
+fn toleration_policy(gate: &Gate, number: usize, (namespace, name): &Key, owned: bool) -> AdmissionPolicy {
     let taint = &gate.spec.taint;
     let (key, effect) = (quote(&taint.key), quote(taint.effect.as_str()));
     let pod = "object.spec.template.spec";
@@ -156,14 +156,14 @@ fn toleration_policy(gate: &Gate, number: usize, (namespace, name): &Key, owned:
     rendered(gate, &format!("-t{number}"), owned, spec)
 }
 
-fn rendered(gate: &Gate, suffix: &str, owned: bool, spec: Value) -> Policy {
+fn rendered(gate: &Gate, suffix: &str, owned: bool, spec: Value) -> AdmissionPolicy {
     let mut metadata = json!({"name": format!("{}{suffix}", policy_name(gate)), "labels": {names::GATE_LABEL: gate.uid}});
     if owned {
         let api = format!("{}/{}", names::GROUP, names::VERSION);
         metadata["ownerReferences"] =
             json!([{"apiVersion": api, "kind": "NodeReadinessGate", "name": gate.name, "uid": gate.uid, "controller": true}]);
     }
-    Policy::new(&metadata, spec, &json!({}))
+    AdmissionPolicy::new(&metadata, spec, &json!({}))
 }
 
 /// Name of a gate's policy: what people know it by, and a hash of its UID, so that a gate made anew has another.

@@ -11,7 +11,7 @@ pub const API: &str = "admissionregistration.k8s.io/v1";
 
 /// A policy with its binding, both of the same name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
+pub struct AdmissionPolicy {
     /// Their name.
     pub name: String,
     /// The `MutatingAdmissionPolicy`.
@@ -20,7 +20,7 @@ pub struct Policy {
     pub binding: Value,
 }
 
-impl Policy {
+impl AdmissionPolicy {
     /// With the name in `metadata`, bound to what `matched` says. The object is created without what the policy would add where that fails.
     pub fn new(metadata: &Value, mut spec: Value, matched: &Value) -> Self {
         spec["failurePolicy"] = "Ignore".into();
