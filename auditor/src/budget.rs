@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::{
     Audit, Kind, Property,
-    observation::{Object, Observation},
-    world::{Place, holds, is_at_work, is_detached, is_lost, node_of, place_of, token},
+    cluster_state::{Place, holds, is_at_work, is_detached, is_lost, node_of, place_of, token},
+    observation::{ObjectExt, Observation},
 };
 
 /// Whether a node serves, for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Standing {
+struct ServiceState {
     /// The operator holds it out.
     held: bool,
     /// It should serve and has too few ready pods, since the operator changed them.
@@ -24,11 +24,11 @@ struct Standing {
 
 /// Nodes that are out, by resource, and since when.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct BudgetMemory {
     /// Nodes whose pods the operator has changed and not seen complete since: what is unready there is its doing.
     changed: BTreeSet<Place>,
     /// Nodes that do not serve, by resource.
-    standing: BTreeMap<String, BTreeMap<String, Standing>>,
+    standing: BTreeMap<String, BTreeMap<String, ServiceState>>,
     out: BTreeMap<String, BTreeMap<String, DateTime<Utc>>>,
     /// What each resource allows itself.
     told: BTreeMap<String, usize>,
@@ -46,7 +46,7 @@ impl Audit<'_> {
         }
         for name in resources {
             // A resource that is deleted takes its nodes out, all at once: nobody wants them to serve any more.
-            let goes = self.deleted_resources.contains_key(&name) || self.world.is_being_deleted(&name);
+            let goes = self.deleted_resources.contains_key(&name) || self.cluster.is_being_deleted(&name);
             let held = if goes { BTreeSet::new() } else { self.standing(&name, |node| node.held) };
             if matches!(observation.kind, Kind::IngressDaemonSet | Kind::Deployment | Kind::Node) {
                 self.judge_told_domains(&name, &held, observation.at);
@@ -83,7 +83,7 @@ impl Audit<'_> {
     /// The budget by the resource's own words, as far as they are numbers. A smaller one binds what is granted from then on:
     /// what had been granted before it goes on, and counts as allowed until it has ended.
     fn told_budget(&mut self, uid8: &str, out: usize) -> usize {
-        let Some(owner) = self.world.resource(uid8) else { return usize::MAX };
+        let Some(owner) = self.cluster.resource(uid8) else { return usize::MAX };
         let Some(Count::Number(now)) = self.terms(uid8).and_then(|terms| terms.budget) else { return usize::MAX };
         let now = usize::try_from(now).unwrap_or(0);
         let granted = owner["status"]["rollout"]["grants"].as_object().map_or(0, serde_json::Map::len);
@@ -101,11 +101,11 @@ impl Audit<'_> {
         let Some((label, share)) = self.expected.domain.clone() else { return Vec::new() };
         let mut nodes: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in out {
-            let domain = self.world.node(node).and_then(|object| object.label(&label)).unwrap_or_default();
+            let domain = self.cluster.node(node).and_then(|object| object.label(&label)).unwrap_or_default();
             nodes.entry(domain.to_owned()).or_default().push(node.clone());
         }
         let mut granted: BTreeMap<&str, usize> = BTreeMap::new();
-        let grants = self.world.resource(of).and_then(|owner| owner["status"]["rollout"]["grants"].as_object());
+        let grants = self.cluster.resource(of).and_then(|owner| owner["status"]["rollout"]["grants"].as_object());
         for (_, grant) in grants.into_iter().flatten() {
             *granted.entry(grant["domain"].as_str().unwrap_or_default()).or_default() += 1;
         }
@@ -133,11 +133,11 @@ impl Audit<'_> {
     /// known: each domain may have all of them.
     pub(super) fn domain_sizes(&self, of: &str, label: &str) -> BTreeMap<String, usize> {
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
-        for deployment in self.world.members_of(of) {
-            let Some(node) = self.world.node(node_of(deployment)) else { continue };
+        for deployment in self.cluster.members_of(of) {
+            let Some(node) = self.cluster.node(node_of(deployment)) else { continue };
             *sizes.entry(node.label(label).unwrap_or_default().to_owned()).or_default() += 1;
         }
-        let desired = self.world.resource(of).and_then(|owner| owner["status"]["nodes"]["desired"].as_u64());
+        let desired = self.cluster.resource(of).and_then(|owner| owner["status"]["nodes"]["desired"].as_u64());
         let known: usize = sizes.values().sum();
         let joining = desired.and_then(|desired| usize::try_from(desired).ok()).unwrap_or(0).saturating_sub(known);
         for size in sizes.values_mut() {
@@ -151,7 +151,7 @@ impl Audit<'_> {
         for place in places {
             self.note_changed(place);
             let (standing, nodes) = (self.standing_of(place), self.budget.standing.entry(place.0.clone()).or_default());
-            if standing == Standing::default() {
+            if standing == ServiceState::default() {
                 nodes.remove(&place.1);
             } else {
                 nodes.insert(place.1.clone(), standing);
@@ -162,7 +162,7 @@ impl Audit<'_> {
     /// The end of something was missed: looks at every place again.
     pub(super) fn note_every_standing(&mut self) {
         let known = self.budget.standing.iter().flat_map(|(of, nodes)| nodes.keys().map(|node| (of.clone(), node.clone())));
-        let places = self.world.members().map(place_of).chain(known).collect();
+        let places = self.cluster.members().map(place_of).chain(known).collect();
         self.note_standing(&places);
     }
 
@@ -170,35 +170,35 @@ impl Audit<'_> {
     /// Node is lost, whose place a person has freed, or where somebody has his hands.
     fn note_changed(&mut self, place: &Place) {
         let (of, name) = place;
-        let mut members = self.world.members_at(place);
-        let gone = self.is_touched(name) || self.world.node(name).is_none_or(is_lost);
+        let mut members = self.cluster.members_at(place);
+        let gone = self.is_touched(name) || self.cluster.node(name).is_none_or(is_lost);
         let changes = !gone && members.any(|deployment| token(deployment).is_some_and(|token| is_at_work(token.phase)));
         if changes {
             self.budget.changed.insert((of.clone(), name.clone()));
             return;
         }
         let complete = |deployment: &Value| {
-            let released = token(deployment).is_some_and(|token| self.world.is_released(deployment, token.id));
+            let released = token(deployment).is_some_and(|token| self.cluster.is_released(deployment, token.id));
             released || self.was_complete(deployment)
         };
-        if gone || self.world.members_at(place).all(complete) {
+        if gone || self.cluster.members_at(place).all(complete) {
             self.budget.changed.remove(place);
         }
     }
 
-    fn standing_of(&self, place: &Place) -> Standing {
+    fn standing_of(&self, place: &Place) -> ServiceState {
         let (of, name) = place;
-        let Some(node) = self.world.node(name).filter(|node| !taken_away(node)) else { return Standing::default() };
-        let claimed = self.world.members_at(place).any(|deployment| token(deployment).is_some_and(|token| holds(token.phase)));
+        let Some(node) = self.cluster.node(name).filter(|node| !taken_away(node)) else { return ServiceState::default() };
+        let claimed = self.cluster.members_at(place).any(|deployment| token(deployment).is_some_and(|token| holds(token.phase)));
         let wanted = node.label(&names::member_label(of)) == Some("serving") && self.budget.changed.contains(place);
-        Standing {
+        ServiceState {
             held: claimed || is_detached(node, of),
-            short: wanted && self.world.members_at(place).any(|deployment| !self.world.all_ready(deployment)),
+            short: wanted && self.cluster.members_at(place).any(|deployment| !self.cluster.all_ready(deployment)),
         }
     }
 
     /// Nodes of a resource that do not serve, and of which this holds.
-    fn standing(&self, of: &str, holds: impl Fn(&Standing) -> bool) -> BTreeSet<String> {
+    fn standing(&self, of: &str, holds: impl Fn(&ServiceState) -> bool) -> BTreeSet<String> {
         let nodes = self.budget.standing.get(of).into_iter().flatten();
         nodes.filter(|(_, standing)| holds(standing)).map(|(node, _)| node.clone()).collect()
     }

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::{
     Audit, Property, WATCH_DELAY,
-    observation::{Object, Observation},
-    terms::Terms,
-    world::{Marked, has_ended, holders, is_at_work, is_member, node_of, replicas, resource, token},
+    cluster_state::{MarkedObjects, has_ended, holders, is_at_work, is_member, node_of, replicas, resource, token},
+    observation::{ObjectExt, Observation},
+    terms::SpecTerms,
 };
 
 /// How far the clock of a detacher may be off, and what of a time is cut off: that much the operator allows, too.
@@ -23,7 +23,7 @@ const SKEW: TimeDelta = TimeDelta::seconds(7);
 
 /// A Node mark that stands without interruption.
 #[derive(Clone, Debug)]
-struct Standing {
+struct StandingMark {
     since: DateTime<Utc>,
     /// The key that whoever is to detach the node looks for.
     key: String,
@@ -31,14 +31,14 @@ struct Standing {
 
 /// Since when marks have stood without interruption, and which pods were seen going.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ChangesMemory {
     claimed: BTreeMap<String, DateTime<Utc>>,
-    detached: BTreeMap<(String, String), Standing>,
+    detached: BTreeMap<(String, String), StandingMark>,
     going: BTreeSet<String>,
 }
 
 /// What takes something from a node.
-struct Change<'a> {
+struct PodChange<'a> {
     what: &'a str,
     /// The Deployment, with the token under which it happens.
     deployment: &'a Value,
@@ -46,7 +46,7 @@ struct Change<'a> {
     at: DateTime<Utc>,
 }
 
-impl Change<'_> {
+impl PodChange<'_> {
     fn node(&self) -> &str {
         node_of(self.deployment)
     }
@@ -71,7 +71,7 @@ impl Audit<'_> {
             let fewer = replicas(after) < replicas(before);
             if template || fewer {
                 let what = if template { "the pod template changed" } else { "replicas were removed" };
-                self.judge_change(&Change { what, deployment: after, token: held.clone(), at: observation.at });
+                self.judge_change(&PodChange { what, deployment: after, token: held.clone(), at: observation.at });
             }
         }
         match held.filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating)) {
@@ -92,14 +92,14 @@ impl Audit<'_> {
         if !observation.deleted && !observation.object.being_deleted() || self.is_touched(node_of(before)) {
             return;
         }
-        let Some(owner) = self.world.resource(resource(before)) else { return };
+        let Some(owner) = self.cluster.resource(resource(before)) else { return };
         let finalizers = owner["metadata"]["finalizers"].as_array();
         let collected = finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == "foregroundDeletion"));
         let stays = |pod: &Value| !pod.being_deleted() && !has_ended(pod);
-        let empty = replicas(before) == 0 && !self.world.pods_of(before).any(stays);
+        let empty = replicas(before) == 0 && !self.cluster.pods_of(before).any(stays);
         if !collected && !empty {
             let before = before.clone();
-            self.judge_change(&Change {
+            self.judge_change(&PodChange {
                 what: "the Deployment was deleted",
                 deployment: &before,
                 token: token(&before),
@@ -108,9 +108,9 @@ impl Audit<'_> {
         }
     }
 
-    fn judge_change(&mut self, change: &Change<'_>) {
-        let marks = self.world.marks_of(change.deployment, change.id());
-        let without = marks == Some(Marked::default());
+    fn judge_change(&mut self, change: &PodChange<'_>) {
+        let marks = self.cluster.marks_of(change.deployment, change.id());
+        let without = marks == Some(MarkedObjects::default());
         let phase = change.token.as_ref().map(|token| token.phase);
         let marked = match phase {
             // Never complete: the node has not served yet.
@@ -119,11 +119,11 @@ impl Audit<'_> {
             Some(Phase::InPlace) => !without,
             Some(Phase::Degrading) => false,
             phase => {
-                let Change { what, .. } = change;
+                let PodChange { what, .. } = change;
                 return self.report(Property::NoBypass, format!("{what} on node {} under the token phase {phase:?}", change.node()));
             }
         };
-        let objections = |terms: &Terms| if marked { self.lacks_marks(change, terms) } else { self.is_attached(change, terms) };
+        let objections = |terms: &SpecTerms| if marked { self.lacks_marks(change, terms) } else { self.is_attached(change, terms) };
         let mut by_terms: Vec<_> = self.terms_in_force(resource(change.deployment), change.at).iter().map(objections).collect();
         // It has to be right by one of them.
         if by_terms.iter().any(Vec::is_empty) {
@@ -135,22 +135,22 @@ impl Audit<'_> {
     }
 
     /// The marks that a change needs: those of its grant, and those that its resource asks for.
-    fn needed(&self, change: &Change<'_>, terms: &Terms) -> Marked {
-        let kind = self.world.kind_of(change.deployment, change.id());
-        let of_grant = self.world.marks_of(change.deployment, change.id()).unwrap_or_default();
+    fn needed(&self, change: &PodChange<'_>, terms: &SpecTerms) -> MarkedObjects {
+        let kind = self.cluster.kind_of(change.deployment, change.id());
+        let of_grant = self.cluster.marks_of(change.deployment, change.id()).unwrap_or_default();
         let leaves = matches!(kind, Some(GrantReason::Remove | GrantReason::Drain));
         // What leaves and serves nobody needs none.
-        let asked = if leaves && !self.serves(change) { Marked::default() } else { terms.marks_for(kind) };
+        let asked = if leaves && !self.serves(change) { MarkedObjects::default() } else { terms.marks_for(kind) };
         let needed = of_grant.and(asked);
         // What leaves must not wait for somebody to mend the Node's annotation: its health check takes it out.
-        if leaves && needed.node && self.is_unmarkable(change) { Marked { deployment: true, node: false } } else { needed }
+        if leaves && needed.node && self.is_unmarkable(change) { MarkedObjects { deployment: true, node: false } } else { needed }
     }
 
     /// Its annotation cannot be read, or another resource holds the Node by the same key with another value.
-    fn is_unmarkable(&self, change: &Change<'_>) -> bool {
-        let Some(node) = self.world.node(change.node()) else { return false };
+    fn is_unmarkable(&self, change: &PodChange<'_>) -> bool {
+        let Some(node) = self.cluster.node(change.node()) else { return false };
         let Ok(holders) = crds::holders::parse(node.annotation(names::HOLDERS_ANNOTATION)) else { return true };
-        let mark = self.world.grant_of(change.deployment, change.id()).map(|grant| &grant["marks"]["node"]);
+        let mark = self.cluster.grant_of(change.deployment, change.id()).map(|grant| &grant["marks"]["node"]);
         let rivals = |mark: &Value| {
             let others = holders.iter().filter(|(of, _)| *of != resource(change.deployment)).map(|(_, entry)| entry);
             others.into_iter().any(|entry| entry.phase == EntryPhase::Detached && mark["key"] == entry.key && mark["value"] != entry.value)
@@ -159,23 +159,23 @@ impl Audit<'_> {
     }
 
     /// Its Node is there, the one for which the grant was given, and serves.
-    fn serves(&self, change: &Change<'_>) -> bool {
+    fn serves(&self, change: &PodChange<'_>) -> bool {
         let label = names::member_label(resource(change.deployment));
         self.granted_node(change).is_some_and(|node| node.label(&label) == Some("serving"))
     }
 
     /// The Node for which the grant was given, if it is there: one of the same name that was registered later was never asked to go.
-    fn granted_node(&self, change: &Change<'_>) -> Option<&Value> {
-        let granted = self.world.grant_of(change.deployment, change.id()).and_then(|grant| grant["nodeUID"].as_str());
-        self.world.node(change.node()).filter(|node| granted.is_none_or(|uid| uid.is_empty() || uid == node.uid()))
+    fn granted_node(&self, change: &PodChange<'_>) -> Option<&Value> {
+        let granted = self.cluster.grant_of(change.deployment, change.id()).and_then(|grant| grant["nodeUID"].as_str());
+        self.cluster.node(change.node()).filter(|node| granted.is_none_or(|uid| uid.is_empty() || uid == node.uid()))
     }
 
     /// Pods change while the node stays attached.
-    fn is_attached(&self, change: &Change<'_>, terms: &Terms) -> Vec<String> {
+    fn is_attached(&self, change: &PodChange<'_>, terms: &SpecTerms) -> Vec<String> {
         if self.needed(change, terms).is_none() { Vec::new() } else { vec!["while it was attached".to_owned()] }
     }
 
-    fn lacks_marks(&self, change: &Change<'_>, terms: &Terms) -> Vec<String> {
+    fn lacks_marks(&self, change: &PodChange<'_>, terms: &SpecTerms) -> Vec<String> {
         let needed = self.needed(change, terms);
         let mut lacks = Vec::new();
         if needed.deployment {
@@ -198,11 +198,11 @@ impl Audit<'_> {
     }
 
     /// A resource that is deleted waits for no detacher for ever.
-    fn is_given_up(&self, change: &Change<'_>) -> bool {
-        self.world.is_being_deleted(resource(change.deployment))
+    fn is_given_up(&self, change: &PodChange<'_>) -> bool {
+        self.cluster.is_being_deleted(resource(change.deployment))
     }
 
-    fn lacks_grace(change: &Change<'_>, mark: &str, since: Option<DateTime<Utc>>, grace: TimeDelta) -> Option<String> {
+    fn lacks_grace(change: &PodChange<'_>, mark: &str, since: Option<DateTime<Utc>>, grace: TimeDelta) -> Option<String> {
         let Some(since) = since else { return Some(format!("without the {mark}")) };
         let stood = change.at - since;
         (stood + WATCH_DELAY < grace)
@@ -226,7 +226,7 @@ impl Audit<'_> {
                 .filter_map(|(other, _)| Some(detached.get(&(node.name().to_owned(), other.clone()))?.since))
                 .min()
                 .unwrap_or(observation.at);
-            let standing = Standing { since, key: entry.key.clone() };
+            let standing = StandingMark { since, key: entry.key.clone() };
             detached.entry((node.name().to_owned(), resource.clone())).or_insert(standing);
         }
     }
@@ -245,7 +245,7 @@ impl Audit<'_> {
     pub(super) fn remember_holders(&mut self, observation: &Observation) {
         let node = &observation.object;
         for (resource, entry) in holders(node).into_iter().filter(|(_, entry)| entry.phase == EntryPhase::Detached) {
-            let standing = Standing { since: earlier(entry.time, observation.at), key: entry.key };
+            let standing = StandingMark { since: earlier(entry.time, observation.at), key: entry.key };
             self.changes.detached.insert((node.name().to_owned(), resource), standing);
         }
     }
@@ -265,7 +265,7 @@ impl Audit<'_> {
             all.map(|container| container["image"].as_str().unwrap_or_default().to_owned()).collect()
         };
         let Some(before) = before.filter(|before| images(before) != images(pod)) else { return };
-        let Some(deployment) = self.world.deployment_of(before).filter(|deployment| is_member(deployment)).cloned() else { return };
+        let Some(deployment) = self.cluster.deployment_of(before).filter(|deployment| is_member(deployment)).cloned() else { return };
         if self.is_touched(node_of(&deployment)) {
             return;
         }
@@ -276,7 +276,7 @@ impl Audit<'_> {
         }
         match held.as_ref().map(|token| token.phase) {
             Some(Phase::InPlace) => {
-                let change = Change { what: "images of a pod changed", deployment: &deployment, token: held, at: observation.at };
+                let change = PodChange { what: "images of a pod changed", deployment: &deployment, token: held, at: observation.at };
                 self.judge_change(&change);
             }
             phase => {
@@ -288,7 +288,7 @@ impl Audit<'_> {
 
     /// No `ReplicaSet` is made for a Deployment that is updated in place.
     pub(super) fn judge_replica_set(&mut self, replica_set: &Value) {
-        let owner = replica_set.controller_uid().and_then(|uid| self.world.get(super::Kind::Deployment, uid));
+        let owner = replica_set.controller_uid().and_then(|uid| self.cluster.get(super::Kind::Deployment, uid));
         let Some(deployment) = owner.filter(|deployment| is_member(deployment)) else { return };
         let in_place = token(deployment).is_some_and(|token| token.phase == Phase::InPlace);
         if in_place && !self.is_touched(node_of(deployment)) {
@@ -304,7 +304,7 @@ impl Audit<'_> {
         if !goes || !self.changes.going.insert(pod.uid().to_owned()) {
             return;
         }
-        let Some(deployment) = self.world.deployment_of(pod).filter(|deployment| is_member(deployment)) else { return };
+        let Some(deployment) = self.cluster.deployment_of(pod).filter(|deployment| is_member(deployment)) else { return };
         let wanted = deployment["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL].as_str();
         if pod.label(names::REVISION_LABEL) == wanted || self.is_touched(node_of(deployment)) {
             return;
@@ -320,7 +320,7 @@ impl Audit<'_> {
 }
 
 /// The detacher has not answered the mark, or only just.
-fn lacks_answer(change: &Change<'_>, node: &Value, since: DateTime<Utc>, terms: &Terms, given_up: bool) -> Option<String> {
+fn lacks_answer(change: &PodChange<'_>, node: &Value, since: DateTime<Utc>, terms: &SpecTerms, given_up: bool) -> Option<String> {
     let answer = terms.answer.as_ref()?;
     if (answer.proceeds || given_up) && change.at - since + WATCH_DELAY >= answer.patience {
         return None;

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::{
     Audit, Kind, Property,
-    observation::Object,
-    world::{holders, resource},
+    cluster_state::{holders, resource},
+    observation::ObjectExt,
 };
 
 impl Audit<'_> {
@@ -15,7 +15,7 @@ impl Audit<'_> {
         let uid8 = names::uid8(deleted.uid()).to_owned();
         let label = names::member_label(&uid8);
         let mut remains = Vec::new();
-        for node in self.world.of(Kind::Node) {
+        for node in self.cluster.of(Kind::Node) {
             if node.label(&label).is_some() {
                 remains.push(format!("label {label} of node {}", node.name()));
             }
@@ -23,7 +23,7 @@ impl Audit<'_> {
                 remains.push(format!("the entry of node {}", node.name()));
             }
         }
-        let bindings = self.world.of(Kind::ClusterRoleBinding);
+        let bindings = self.cluster.of(Kind::ClusterRoleBinding);
         remains.extend(bindings.filter(|binding| is_of(binding, &uid8)).map(|binding| format!("ClusterRoleBinding {}", binding.name())));
         if !remains.is_empty() {
             self.report(Property::NothingRemains, format!("{} was deleted, but not {}", deleted.name(), remains.join(", ")));
@@ -34,7 +34,7 @@ impl Audit<'_> {
     /// At the end: what the garbage collector may take a moment for.
     pub(super) fn judge_late_remains(&mut self) {
         let left: Vec<_> = self
-            .world
+            .cluster
             .members()
             .filter(|deployment| self.deleted_resources.contains_key(resource(deployment)))
             .map(|deployment| deployment.name().to_owned())

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{
     Audit, Property,
-    observation::{Object, Observation},
+    cluster_state::{has_ended, is_member, node_of, replicas},
+    observation::{ObjectExt, Observation},
     room::Recent,
-    world::{has_ended, is_member, node_of, replicas},
 };
 
 /// So long a creation counts.
@@ -28,18 +28,18 @@ const FOR_EACH_REPLICA: usize = 50;
 
 /// What was made where, and what went that somebody else took away.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    places: BTreeMap<(String, String), Place>,
+pub(super) struct FloodMemory {
+    places: BTreeMap<(String, String), PlaceCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct PlaceCounts {
     made: VecDeque<DateTime<Utc>>,
     taken: VecDeque<DateTime<Utc>>,
     replicas: Recent,
 }
 
-impl Place {
+impl PlaceCounts {
     fn forget(&mut self, now: DateTime<Utc>) {
         for times in [&mut self.made, &mut self.taken] {
             times.retain(|time| now - *time < WINDOW);
@@ -69,7 +69,7 @@ impl Audit<'_> {
         let of = pod.label(names::RESOURCE_LABEL)?.to_owned();
         let pulls = || pod.label(names::PRE_PULL_LABEL).and(pod["spec"]["nodeName"].as_str()).map(|node| format!("images on {node}"));
         let name = pod.label(names::NODE_LABEL).map(str::to_owned).or_else(pulls)?;
-        let deployment = self.world.deployment_of(pod).filter(|deployment| is_member(deployment));
+        let deployment = self.cluster.deployment_of(pod).filter(|deployment| is_member(deployment));
         if deployment.is_some_and(|deployment| self.is_touched(node_of(deployment))) {
             return None;
         }
@@ -99,6 +99,6 @@ impl Audit<'_> {
         begins
             && !before.is_some_and(has_ended)
             && pod.label(names::REVISION_LABEL) == wanted
-            && self.world.pods_of(deployment).filter(live).count() as u64 <= replicas(deployment)
+            && self.cluster.pods_of(deployment).filter(live).count() as u64 <= replicas(deployment)
     }
 }

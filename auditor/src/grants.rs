@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{
     Audit, Property,
     changes::earlier,
-    observation::{Object, Observation},
+    observation::{ObjectExt, Observation},
 };
 
 /// Grants that need no admission: they take over a slot, or serve nodes that go anyway.

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{
     Audit, Kind, Property,
-    observation::{Object, Observation},
-    world::{Place, has_ended, is_ready, replicas, token},
+    cluster_state::{Place, has_ended, is_ready, replicas, token},
+    observation::{ObjectExt, Observation},
 };
 
 /// A checker that does not serve begins to only on a view that is not older, in seconds; figure of the health checker.
@@ -95,7 +95,7 @@ impl Default for Facts {
 
 /// What was so at each place since when, and what was heard.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct HealthMemory {
     facts: BTreeMap<Place, VecDeque<(DateTime<Utc>, Facts)>>,
     /// All resources that ever had a namespace and name.
     resources: BTreeMap<(String, String), BTreeSet<String>>,
@@ -242,16 +242,16 @@ impl Audit<'_> {
     }
 
     fn facts_at(&self, place: &Place) -> Facts {
-        let node = self.world.node(&place.1);
+        let node = self.cluster.node(&place.1);
         let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
         let to_go = taints.into_iter().any(|taint| taint["key"].as_str().is_some_and(names::is_departure));
-        let mut facts = Facts { node_goes: to_go || node.is_some_and(Object::being_deleted), ..Facts::default() };
-        for deployment in self.world.members_at(place).filter(|deployment| !deployment.being_deleted()) {
+        let mut facts = Facts { node_goes: to_go || node.is_some_and(ObjectExt::being_deleted), ..Facts::default() };
+        for deployment in self.cluster.members_at(place).filter(|deployment| !deployment.being_deleted()) {
             facts.missing = false;
             facts.desired += replicas(deployment);
             let taken_out = || deployment.annotation(names::TO_BE_UPDATED_ANNOTATION).map(|_| "TakenOutByHand");
             facts.against.extend(token(deployment).and_then(|token| against(token.phase)).or_else(taken_out));
-            for pod in self.world.pods_of(deployment).filter(|pod| !pod.being_deleted() && !has_ended(pod)) {
+            for pod in self.cluster.pods_of(deployment).filter(|pod| !pod.being_deleted() && !has_ended(pod)) {
                 if is_ready(pod) {
                     facts.ready += 1;
                 } else if is_disowned(pod) {

@@ -5,6 +5,7 @@
 
 mod budget;
 mod changes;
+mod cluster_state;
 mod deletion;
 mod flood;
 mod grants;
@@ -16,7 +17,6 @@ mod room;
 mod terms;
 mod tokens;
 pub mod watch;
-mod world;
 
 #[cfg(test)]
 mod detachment_tests;
@@ -45,10 +45,10 @@ use std::{
 };
 
 use chrono::TimeDelta;
+use cluster_state::ClusterState;
 pub use health::Answer;
-use observation::Object;
+use observation::ObjectExt;
 pub use observation::{Kind, Observation, revision_of};
-use world::World;
 
 /// The watch's own delay: what was first seen this much too late may still have been in time.
 const WATCH_DELAY: TimeDelta = TimeDelta::seconds(1);
@@ -223,19 +223,19 @@ pub fn audit(history: &[Observation], answers: Vec<Answer>, expected: &Expectati
     audit.finish()
 }
 
-/// The judgement under way: the world so far, and what each property has to remember.
+/// The judgement under way: the state of the cluster so far, and what each property has to remember.
 #[derive(Debug)]
 pub struct Audit<'a> {
     expected: Cow<'a, Expectations>,
-    world: World,
-    budget: budget::Memory,
-    changes: changes::Memory,
-    tokens: tokens::Memory,
-    room: room::Memory,
-    terms: terms::Memory,
-    flood: flood::Memory,
-    health: health::Memory,
-    proof: proof::Memory,
+    cluster: ClusterState,
+    budget: budget::BudgetMemory,
+    changes: changes::ChangesMemory,
+    tokens: tokens::TokensMemory,
+    room: room::RoomMemory,
+    terms: terms::TermsMemory,
+    flood: flood::FloodMemory,
+    health: health::HealthMemory,
+    proof: proof::ProofMemory,
     deleted_resources: BTreeMap<String, u64>,
     /// Nodes that a scenario has its hands on; a Node that is registered again stays here.
     touched: BTreeSet<String>,
@@ -257,15 +257,15 @@ impl<'a> Audit<'a> {
     fn of(expected: Cow<'a, Expectations>) -> Self {
         Self {
             expected,
-            world: World::default(),
-            budget: budget::Memory::default(),
-            changes: changes::Memory::default(),
-            tokens: tokens::Memory::default(),
-            room: room::Memory::default(),
-            terms: terms::Memory::default(),
-            flood: flood::Memory::default(),
-            health: health::Memory::default(),
-            proof: proof::Memory::default(),
+            cluster: ClusterState::default(),
+            budget: budget::BudgetMemory::default(),
+            changes: changes::ChangesMemory::default(),
+            tokens: tokens::TokensMemory::default(),
+            room: room::RoomMemory::default(),
+            terms: terms::TermsMemory::default(),
+            flood: flood::FloodMemory::default(),
+            health: health::HealthMemory::default(),
+            proof: proof::ProofMemory::default(),
             deleted_resources: BTreeMap::new(),
             touched: BTreeSet::new(),
             verdict: Verdict::default(),
@@ -285,7 +285,7 @@ impl<'a> Audit<'a> {
         self.now = self.now.max(observation.revision);
         self.note_beginning();
         self.note_half_way(observation);
-        let before = self.world.get(observation.kind, observation.object.uid()).cloned();
+        let before = self.cluster.get(observation.kind, observation.object.uid()).cloned();
         match observation.kind {
             Kind::Deployment if !observation.deleted => {
                 self.remember_claim(observation);
@@ -302,8 +302,8 @@ impl<'a> Audit<'a> {
             }
             _ => {}
         }
-        self.world.apply(observation);
-        let places = self.world.places(before.as_ref(), observation);
+        self.cluster.apply(observation);
+        let places = self.cluster.places(before.as_ref(), observation);
         self.note_health(&places, before.as_ref(), observation);
         self.note_standing(&places);
         self.note_facts(&places, observation);
@@ -313,7 +313,7 @@ impl<'a> Audit<'a> {
 
     /// Only these objects of the kind are there: the end of the others was missed.
     pub fn retain(&mut self, kind: Kind, listed: &BTreeSet<String>) {
-        self.world.retain(kind, listed);
+        self.cluster.retain(kind, listed);
         self.forget_health();
         self.note_every_standing();
         self.forget_facts();
@@ -334,7 +334,7 @@ impl<'a> Audit<'a> {
         self.judge_answers(observation.at);
         self.now = observation.revision;
         self.verdict.observations += 1;
-        let before = self.world.get(observation.kind, observation.object.uid()).cloned();
+        let before = self.cluster.get(observation.kind, observation.object.uid()).cloned();
         if observation.kind == Kind::Deployment {
             self.judge_deletion(before.as_ref(), observation);
         }
@@ -362,8 +362,8 @@ impl<'a> Audit<'a> {
             }
             _ => {}
         }
-        self.world.apply(observation);
-        let places = self.world.places(before.as_ref(), observation);
+        self.cluster.apply(observation);
+        let places = self.cluster.places(before.as_ref(), observation);
         self.note_health(&places, before.as_ref(), observation);
         self.note_facts(&places, observation);
         self.note_proof(before.as_ref(), observation);

@@ -70,7 +70,7 @@ pub fn revision_of(text: Option<&str>) -> u64 {
 }
 
 /// Shorthand to read the parts of objects that every kind has.
-pub(crate) trait Object {
+pub(crate) trait ObjectExt {
     fn name(&self) -> &str;
     fn uid(&self) -> &str;
     fn label(&self, key: &str) -> Option<&str>;
@@ -79,7 +79,7 @@ pub(crate) trait Object {
     fn controller_uid(&self) -> Option<&str>;
 }
 
-impl Object for Value {
+impl ObjectExt for Value {
     fn name(&self) -> &str {
         self["metadata"]["name"].as_str().unwrap_or_default()
     }

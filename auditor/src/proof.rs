@@ -18,9 +18,9 @@ use super::{
     Audit, Kind, Property, STALE, WATCH_DELAY,
     budget::taken_away,
     changes::earlier,
-    observation::{Object, Observation},
+    cluster_state::{is_member, node_of, resource, revision, token},
+    observation::{ObjectExt, Observation},
     room::is_selected,
-    world::{is_member, node_of, resource, revision, token},
 };
 
 /// The operator counts whole seconds: by so much it may be ahead.
@@ -36,7 +36,7 @@ const ANY: &str = "*";
 
 /// How the revision of each resource's spec has fared.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ProofMemory {
     trials: BTreeMap<String, Trial>,
     /// What was before this is not known.
     known_since: Option<DateTime<Utc>>,
@@ -193,7 +193,7 @@ impl Audit<'_> {
         let told = ledger(before)["course"]["reached"].as_object().filter(|_| goes_on);
         let runs = trial.says.iter().filter(|(_, (says, since))| *says == revision && at - *since >= STALE);
         let mut holders: BTreeSet<String> = given.keys().chain(runs.map(|(node, _)| node)).cloned().collect();
-        let same = |(node, uid): &(&String, &Value)| self.world.node(node).is_some_and(|live| **uid == live.uid());
+        let same = |(node, uid): &(&String, &Value)| self.cluster.node(node).is_some_and(|live| **uid == live.uid());
         holders.extend(told.into_iter().flatten().filter(same).map(|(node, _)| node.clone()));
         let has_place = |node: &String| {
             let suspect = suspects.iter().flatten().any(|suspects| suspects.contains_key(node));
@@ -221,7 +221,7 @@ impl Audit<'_> {
             return;
         }
         let Some(trial) = self.proof.trials.get(of).filter(|trial| trial.newest == gets) else { return };
-        let (Some(owner), Some(live)) = (self.world.resource(of), self.world.node(node)) else { return };
+        let (Some(owner), Some(live)) = (self.cluster.resource(of), self.cluster.node(node)) else { return };
         let served = live.label(&names::member_label(of)) == Some("serving");
         let back = trial.former.as_ref().is_some_and(|(former, template)| former == current(owner) && fits(owner, template));
         if served || !back || !ledger(owner)["grants"][node].is_null() || trial.might_join(gets, at) {
@@ -243,7 +243,7 @@ impl Audit<'_> {
     }
 
     fn stays(&self, of: &str, node: &str) -> bool {
-        let (Some(owner), Some(live)) = (self.world.resource(of), self.world.node(node)) else { return false };
+        let (Some(owner), Some(live)) = (self.cluster.resource(of), self.cluster.node(node)) else { return false };
         let mut taints = live["spec"]["taints"].as_array().into_iter().flatten();
         let borne = taints.all(|taint| taint["effect"] != "NoExecute" || taint["key"].as_str().is_some_and(|key| BORNE.contains(&key)));
         let apart = live["spec"]["unschedulable"] == true || live.annotation(names::SKIP_ANNOTATION).is_some();
@@ -263,7 +263,7 @@ impl Audit<'_> {
         for (of, trial) in &mut self.proof.trials {
             trial.given.clear();
             trial.lost.clear();
-            trial.says.retain(|node, _| self.world.members_at(&(of.clone(), node.clone())).next().is_some());
+            trial.says.retain(|node, _| self.cluster.members_at(&(of.clone(), node.clone())).next().is_some());
         }
     }
 
@@ -306,7 +306,7 @@ impl Audit<'_> {
         let phase = |deployment: &Value| token(deployment).map(|token| token.phase);
         let closes = phase(object) == Some(Phase::Closed) && before.is_some_and(|before| phase(before) != Some(Phase::Closed));
         let seen = closes && !observation.deleted && self.is_seen(at);
-        let updated = token(object).filter(|token| seen && self.world.kind_of(object, token.id) == Some(ledger::GrantReason::Update));
+        let updated = token(object).filter(|token| seen && self.cluster.kind_of(object, token.id) == Some(ledger::GrantReason::Update));
         let trial = self.proof.trials.entry(resource(object).to_owned()).or_default();
         if let Some(token) = updated {
             let since = if self.expected.from_afar { earlier(token.since, at) } else { at };
@@ -324,7 +324,7 @@ impl Audit<'_> {
         if !vanished && self.stays(of, node) {
             return;
         }
-        let reached = self.world.resource(of).map(|owner| ledger(owner)["course"]["reached"][node].clone());
+        let reached = self.cluster.resource(of).map(|owner| ledger(owner)["course"]["reached"][node].clone());
         let Some(trial) = self.proof.trials.get_mut(of) else { return };
         trial.away.retain(|_, away| at - *away < STALE);
         trial.away.insert(node.to_owned(), at);
@@ -365,12 +365,12 @@ impl Audit<'_> {
             trial.given.clear();
         }
         if before.is_none_or(|before| before["spec"] != owner["spec"]) {
-            for node in self.world.members_of(of).map(|member| node_of(member).to_owned()).collect::<Vec<_>>() {
+            for node in self.cluster.members_of(of).map(|member| node_of(member).to_owned()).collect::<Vec<_>>() {
                 self.note_departure(of, &node, at, false);
             }
         }
         let Some((revision, _)) = judged else { return };
-        let live = |node: &String, grant: &Value| self.world.node(node).is_some_and(|live| grant["nodeUID"] == live.uid());
+        let live = |node: &String, grant: &Value| self.cluster.node(node).is_some_and(|live| grant["nodeUID"] == live.uid());
         let begun: Vec<_> = updates(owner, Some(&revision)).filter(|(node, grant)| live(node, grant) && self.stays(of, node)).collect();
         let Some(trial) = self.proof.trials.get_mut(of) else { return };
         trial.given.extend(begun.into_iter().map(|(node, grant)| (node.clone(), grant["nodeUID"].as_str().unwrap_or_default().to_owned())));

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::{
     Audit, Kind, Property, STALE, Share,
     budget::still_allowed,
-    observation::{Object, Observation},
-    world::{Place, has_ended, is_complete, is_detached, is_ready, node_of, replicas, resource, token},
+    cluster_state::{Place, has_ended, is_complete, is_detached, is_ready, node_of, replicas, resource, token},
+    observation::{ObjectExt, Observation},
 };
 
 /// A number, and what it was within the last [`STALE`].
@@ -42,7 +42,7 @@ impl Recent {
 
 /// A node in the eyes of anybody who reads the same objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum Availability {
     /// It serves, or does not, by whom nobody knows: each may be right.
     #[default]
     Unclear,
@@ -54,7 +54,7 @@ enum State {
 
 #[derive(Debug, Default)]
 struct Health {
-    state: State,
+    state: Availability,
     since: DateTime<Utc>,
     /// It was up once.
     proven: bool,
@@ -68,7 +68,7 @@ struct Health {
 
 /// By resource and node, since when they are as they are, and what domains hold.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct RoomMemory {
     nodes: BTreeMap<(String, String), Health>,
     /// Nodes of each resource, label and domain.
     sizes: BTreeMap<(String, String, String), Recent>,
@@ -83,16 +83,16 @@ pub(super) struct Memory {
 }
 
 /// What the resource says of domains.
-struct Topology<'a> {
+struct DomainRule<'a> {
     label: &'a str,
     budget: Option<Share>,
     one_at_a_time: bool,
 }
 
-fn topology(owner: &Value) -> Option<Topology<'_>> {
+fn topology(owner: &Value) -> Option<DomainRule<'_>> {
     let told = &owner["spec"]["updateStrategy"]["rollingUpdate"]["topology"];
     let budget = share(&told["maxUnavailableNodes"]).filter(|share| !matches!(share, Share::Nodes(0) | Share::Percent(0)));
-    Some(Topology { label: told["key"].as_str()?, budget, one_at_a_time: told["oneDomainAtATime"] == true })
+    Some(DomainRule { label: told["key"].as_str()?, budget, one_at_a_time: told["oneDomainAtATime"] == true })
 }
 
 /// A number or a percentage, as the API writes them.
@@ -117,7 +117,7 @@ fn is_drain(grant: &Value) -> bool {
 }
 
 /// One write of the ledger in which nodes are begun.
-struct Write<'a> {
+struct LedgerWrite<'a> {
     of: &'a str,
     before: &'a Value,
     after: &'a Value,
@@ -126,7 +126,7 @@ struct Write<'a> {
     at: DateTime<Utc>,
 }
 
-impl Write<'_> {
+impl LedgerWrite<'_> {
     /// Nodes that had no grant before, and asked for a place.
     fn begun(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.new.iter().filter(|(node, grant)| !self.old.contains_key(*node) && !is_free(grant) && !is_drain(grant))
@@ -151,7 +151,7 @@ impl Audit<'_> {
         let (none, after) = (Map::new(), &observation.object);
         let Some(new) = after["status"]["rollout"]["grants"].as_object() else { return };
         let of = names::uid8(after.uid());
-        let write = Write { of, before, after, old: rollout["grants"].as_object().unwrap_or(&none), new, at: observation.at };
+        let write = LedgerWrite { of, before, after, old: rollout["grants"].as_object().unwrap_or(&none), new, at: observation.at };
         let mut found = Vec::new();
         for (node, _) in write.begun() {
             found.extend(self.lacks_place(&write, node).map(|why| (Property::Budget, node, why)));
@@ -164,11 +164,11 @@ impl Audit<'_> {
     }
 
     /// The budget is used up: by nodes under way, and by those that are unready for whatever reason.
-    fn lacks_place(&self, write: &Write<'_>, node: &str) -> Option<String> {
+    fn lacks_place(&self, write: &LedgerWrite<'_>, node: &str) -> Option<String> {
         let budget = self.budget_of(write.of, write.before, write.after)?;
         let places: Vec<_> = write.places().map(|(node, _)| node.as_str()).collect();
         // A node that is down, or suspect, takes the place that it has already; but there is none beside as many grants.
-        let down = if self.is_surely(State::Up, write, node) { self.down_in(write, |_| true) } else { Vec::new() };
+        let down = if self.is_surely(Availability::Up, write, node) { self.down_in(write, |_| true) } else { Vec::new() };
         (places.len() + down.len() > budget).then(|| format!("beside {places:?} under way and {down:?} unready, the budget is {budget}"))
     }
 
@@ -178,11 +178,11 @@ impl Audit<'_> {
     }
 
     /// Too few nodes are left that can be available.
-    fn lacks_minimum(&self, write: &Write<'_>, node: &str) -> Option<String> {
+    fn lacks_minimum(&self, write: &LedgerWrite<'_>, node: &str) -> Option<String> {
         // A node that is down takes nothing away, nor does one that has gone.
         let leaves = |grant: &Value| grant["kind"] == "Remove";
-        let there = self.world.node(node).is_some_and(|live| write.new[node]["nodeUID"] == live.uid());
-        if !self.is_surely(State::Up, write, node) || leaves(&write.new[node]) && !there {
+        let there = self.cluster.node(node).is_some_and(|live| write.new[node]["nodeUID"] == live.uid());
+        if !self.is_surely(Availability::Up, write, node) || leaves(&write.new[node]) && !there {
             return None;
         }
         let chosen = desired(write.before).min(desired(write.after));
@@ -195,17 +195,18 @@ impl Audit<'_> {
         let held: BTreeSet<&str> = write.places().map(|(node, _)| node.as_str()).collect();
         let may_serve = |health: &Health| health.serves || health.ceased.is_some_and(|ceased| write.at - ceased < STALE);
         let here = self.room.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
-        let serving = here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(State::Down, write, node)).count();
+        let serving =
+            here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(Availability::Down, write, node)).count();
         // Of chosen nodes whose Deployments were not seen yet nothing is known.
-        let known = self.world.members_of(write.of).filter(|member| !write.new.get(node_of(member)).is_some_and(leaves));
+        let known = self.cluster.members_of(write.of).filter(|member| !write.new.get(node_of(member)).is_some_and(leaves));
         let unknown = desired(write.after).saturating_sub(known.count());
         let left = serving + unknown;
         (left < minimum).then(|| format!("and leaves at most {left} nodes available, minAvailableNodes is {minimum}"))
     }
 
     /// Its domain is full, or not the one whose turn it is.
-    fn lacks_domain(&self, write: &Write<'_>, node: &str) -> Option<String> {
-        let Topology { label, budget, one_at_a_time } = topology(write.before)?;
+    fn lacks_domain(&self, write: &LedgerWrite<'_>, node: &str) -> Option<String> {
+        let DomainRule { label, budget, one_at_a_time } = topology(write.before)?;
         let domain = write.new[node]["domain"].as_str()?;
         // Nodes that are drained, or come back from that, may be under way anywhere.
         let asked = |other: &String| !write.old.get(other).is_some_and(is_drain);
@@ -219,7 +220,7 @@ impl Audit<'_> {
         let size = recent.max(self.domain_sizes(write.of, label).get(domain).copied().unwrap_or(0));
         // The write itself may say that nodes have joined.
         let budget = budget?.of(size + desired(write.after).saturating_sub(desired(write.before)));
-        let down = if self.is_surely(State::Up, write, node) {
+        let down = if self.is_surely(Availability::Up, write, node) {
             self.down_in(write, |node| node.label(label).unwrap_or_default() == domain)
         } else {
             Vec::new()
@@ -229,29 +230,29 @@ impl Audit<'_> {
     }
 
     /// Nodes among these without a place that are chosen for certain and have been down for long.
-    fn down_in(&self, write: &Write<'_>, among: impl Fn(&Value) -> bool) -> Vec<&str> {
+    fn down_in(&self, write: &LedgerWrite<'_>, among: impl Fn(&Value) -> bool) -> Vec<&str> {
         let here = self.room.nodes.keys().filter(|(of, _)| of == write.of).map(|(_, node)| node.as_str());
         let down = here.filter(|name| {
-            let node = self.world.node(name);
+            let node = self.cluster.node(name);
             let free = !write.new.contains_key(*name) && !write.old.contains_key(*name);
-            free && node.is_some_and(|node| among(node) && is_chosen(write.before, node)) && self.is_surely(State::Down, write, name)
+            free && node.is_some_and(|node| among(node) && is_chosen(write.before, node)) && self.is_surely(Availability::Down, write, name)
         });
         down.collect()
     }
 
     /// The operator must have seen it so, however old its view was.
-    fn is_surely(&self, state: State, write: &Write<'_>, node: &str) -> bool {
+    fn is_surely(&self, state: Availability, write: &LedgerWrite<'_>, node: &str) -> bool {
         self.has_been(state, (write.of, node), write.at)
     }
 
     /// The operator must have seen the node up, at rest with exactly its pods.
     pub(super) fn is_surely_up(&self, of: &str, node: &str, at: DateTime<Utc>) -> bool {
-        self.has_been(State::Up, (of, node), at)
+        self.has_been(Availability::Up, (of, node), at)
     }
 
-    fn has_been(&self, state: State, (of, node): (&str, &str), at: DateTime<Utc>) -> bool {
+    fn has_been(&self, state: Availability, (of, node): (&str, &str), at: DateTime<Utc>) -> bool {
         let Some(health) = self.room.nodes.get(&(of.to_owned(), node.to_owned())) else { return false };
-        let since = if state == State::Up { health.shaken } else { Some(health.since) };
+        let since = if state == Availability::Up { health.shaken } else { Some(health.since) };
         health.state == state && since.is_none_or(|since| at - since >= STALE)
     }
 
@@ -260,13 +261,13 @@ impl Audit<'_> {
     /// A topology that is new, a budget or a domain that has shrunk bind what is begun from then on. A node counts where it was
     /// when it was taken out, as long as its label and its grant say so too.
     pub(super) fn judge_told_domains(&mut self, of: &str, held: &BTreeSet<String>, at: DateTime<Utc>) {
-        let owner = self.world.resource(of).filter(|owner| !owner.being_deleted()).cloned();
+        let owner = self.cluster.resource(of).filter(|owner| !owner.being_deleted()).cloned();
         let told = owner.as_ref().and_then(|owner| topology(owner).map(|topology| (owner, topology)));
         let label = told.as_ref().map(|(_, topology)| topology.label);
         let known = |key: &(String, String, String)| key.0 != of || Some(key.1.as_str()) == label;
         self.room.sizes.retain(|key, _| known(key));
         self.room.allowed.retain(|key, _| known(key));
-        let Some((owner, Topology { label, budget, .. })) = told else {
+        let Some((owner, DomainRule { label, budget, .. })) = told else {
             self.room.placed.remove(of);
             return;
         };
@@ -276,7 +277,7 @@ impl Audit<'_> {
         for (_, _, empty) in self.room.sizes.keys().filter(|key| key.0 == of) {
             domains.entry(empty.clone()).or_default();
         }
-        let domain_of = |node: &str| self.world.node(node).and_then(|object| object.label(label)).unwrap_or_default().to_owned();
+        let domain_of = |node: &str| self.cluster.node(node).and_then(|object| object.label(label)).unwrap_or_default().to_owned();
         let labels: BTreeMap<String, String> = held.iter().map(|node| (node.clone(), domain_of(node))).collect();
         let touched: BTreeSet<_> = held.iter().filter(|node| self.is_touched(node)).cloned().collect();
         let drained = self.room.drained.entry(of.to_owned()).or_default();
@@ -333,18 +334,18 @@ impl Audit<'_> {
             if moved {
                 self.room.nodes.entry(place.clone()).and_modify(|health| health.since = observation.at);
             }
-            let deployment = self.world.members_at(&place).next();
-            let state = deployment.map_or(State::Unclear, |deployment| self.state_of(deployment));
+            let deployment = self.cluster.members_at(&place).next();
+            let state = deployment.map_or(Availability::Unclear, |deployment| self.state_of(deployment));
             let serves = deployment.is_some_and(|deployment| self.has_served(deployment));
             let half_way = self.room.half_way;
             let health = self.room.nodes.entry(place).or_insert_with(|| Health { since: observation.at, ..Health::default() });
-            if (half_way || health.proven) && (state != State::Up || health.state != State::Up) {
+            if (half_way || health.proven) && (state != Availability::Up || health.state != Availability::Up) {
                 health.shaken = Some(observation.at);
             }
             if state != health.state {
                 (health.state, health.since) = (state, observation.at);
             }
-            health.proven |= state == State::Up;
+            health.proven |= state == Availability::Up;
             if health.serves && !serves {
                 health.ceased = Some(observation.at);
             }
@@ -355,26 +356,28 @@ impl Audit<'_> {
     /// What has become of the nodes meanwhile is not known.
     pub(super) fn forget_health(&mut self) {
         self.room.half_way = true;
-        self.room.nodes.values_mut().for_each(|health| health.state = State::Unclear);
+        self.room.nodes.values_mut().for_each(|health| health.state = Availability::Unclear);
     }
 
     fn has_served(&self, deployment: &Value) -> bool {
         let label = names::member_label(resource(deployment));
-        let serving = || self.world.node(node_of(deployment)).and_then(|node| node.label(&label)) == Some("serving");
+        let serving = || self.cluster.node(node_of(deployment)).and_then(|node| node.label(&label)) == Some("serving");
         token(deployment).is_none_or(|token| token.phase != Phase::New) || serving()
     }
 
-    fn state_of(&self, deployment: &Value) -> State {
+    fn state_of(&self, deployment: &Value) -> Availability {
         let of = resource(deployment);
-        let (Some(node), Some(owner)) = (self.world.node(node_of(deployment)), self.world.resource(of)) else { return State::Unclear };
+        let (Some(node), Some(owner)) = (self.cluster.node(node_of(deployment)), self.cluster.resource(of)) else {
+            return Availability::Unclear;
+        };
         let wanted = replicas(deployment);
         if !self.has_served(deployment) || wanted == 0 || node.being_deleted() || !is_ready(node) {
-            return State::Unclear;
+            return Availability::Unclear;
         }
-        let pods: Vec<_> = self.world.pods_of(deployment).filter(|pod| !has_ended(pod)).collect();
+        let pods: Vec<_> = self.cluster.pods_of(deployment).filter(|pod| !has_ended(pod)).collect();
         let serving = |pod: &&&Value| is_ready(pod) && !pod.being_deleted();
         if (pods.iter().filter(serving).count() as u64) < wanted {
-            return if is_chosen(owner, node) { State::Down } else { State::Unclear };
+            return if is_chosen(owner, node) { Availability::Down } else { Availability::Unclear };
         }
         let rolling = &owner["spec"]["updateStrategy"]["rollingUpdate"];
         let key = rolling["annotateNodeToDetach"]["key"].as_str();
@@ -388,7 +391,7 @@ impl Audit<'_> {
         let closed = token(deployment).is_some_and(|token| token.phase == Phase::Closed);
         let revision = deployment["spec"]["template"]["metadata"]["labels"][names::REVISION_LABEL].as_str();
         let exact = pods.len() as u64 == wanted && pods.iter().all(|pod| serving(&pod) && pod.label(names::REVISION_LABEL) == revision);
-        if exact && closed && is_complete(deployment) && !taken_out { State::Up } else { State::Unclear }
+        if exact && closed && is_complete(deployment) && !taken_out { Availability::Up } else { Availability::Unclear }
     }
 }
 

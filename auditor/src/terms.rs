@@ -16,13 +16,13 @@ use serde_json::Value;
 
 use super::{
     Audit, STALE, WATCH_DELAY,
-    observation::{Object, Observation},
-    world::Marked,
+    cluster_state::MarkedObjects,
+    observation::{ObjectExt, Observation},
 };
 
 /// The detacher's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DetacherAnswer {
     /// Annotation of the Node.
     pub(super) key: String,
     /// From its time on.
@@ -35,27 +35,27 @@ pub(super) struct Answer {
 
 /// What one spec asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct SpecTerms {
     /// Before an update, a repair, or another number of pods.
-    update: Marked,
+    update: MarkedObjects,
     /// Before a node that serves is emptied for good.
-    removal: Marked,
+    removal: MarkedObjects,
     pub(super) deployment_grace: TimeDelta,
     pub(super) node_grace: TimeDelta,
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<DetacherAnswer>,
     /// Nodes that may be out of service at once; nothing where the spec is not valid.
     pub(super) budget: Option<Count>,
     /// Seconds for which a new revision must serve; 0 where it need not, or the spec is not valid.
     pub(super) proven_after: i64,
 }
 
-impl Terms {
+impl SpecTerms {
     /// A spec that is not valid: the operator takes nodes out by their health check alone, and waits for as long as it does by default.
     fn of(resource: &Value) -> Self {
         let spec = serde_json::from_value::<IngressDaemonSetSpec>(resource["spec"].clone());
         let Some(settings) = spec.ok().and_then(|spec| resolve(&spec).ok()) else {
             let grace = TimeDelta::seconds(DEFAULT_GRACE);
-            let marked = Marked { deployment: true, node: false };
+            let marked = MarkedObjects { deployment: true, node: false };
             return Self {
                 update: marked,
                 removal: marked,
@@ -67,8 +67,8 @@ impl Terms {
             };
         };
         Self {
-            update: Marked::of(&settings.update_marks()),
-            removal: Marked::of(&settings.detach_marks()),
+            update: MarkedObjects::of(&settings.update_marks()),
+            removal: MarkedObjects::of(&settings.detach_marks()),
             deployment_grace: TimeDelta::seconds(settings.deployment_grace),
             node_grace: TimeDelta::seconds(settings.node_grace),
             answer: answer(&settings),
@@ -78,17 +78,17 @@ impl Terms {
     }
 
     /// The marks that a change needs which is made for this reason. That a removed node serves no more its grant says.
-    pub(super) fn marks_for(&self, kind: Option<GrantReason>) -> Marked {
+    pub(super) fn marks_for(&self, kind: Option<GrantReason>) -> MarkedObjects {
         match kind {
             Some(GrantReason::Remove | GrantReason::Drain) => self.removal,
-            Some(GrantReason::Abort) => Marked::default(),
+            Some(GrantReason::Abort) => MarkedObjects::default(),
             Some(GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow) | None => self.update,
         }
     }
 }
 
-fn answer(settings: &ResolvedSpec) -> Option<Answer> {
-    settings.timestamp.as_ref().map(|timestamp| Answer {
+fn answer(settings: &ResolvedSpec) -> Option<DetacherAnswer> {
+    settings.timestamp.as_ref().map(|timestamp| DetacherAnswer {
         key: timestamp.key.clone(),
         grace: TimeDelta::seconds(timestamp.grace),
         patience: TimeDelta::seconds(settings.detach_timeout),
@@ -99,7 +99,7 @@ fn answer(settings: &ResolvedSpec) -> Option<Answer> {
 /// A spec that was in force.
 #[derive(Debug)]
 struct Past {
-    terms: Terms,
+    terms: SpecTerms,
     /// When it was replaced, and by which generation.
     until: DateTime<Utc>,
     replaced_by: i64,
@@ -108,13 +108,13 @@ struct Past {
 #[derive(Debug)]
 struct SpecHistory {
     spec: Value,
-    terms: Terms,
+    terms: SpecTerms,
     past: Vec<Past>,
 }
 
 /// The specs of each resource.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct TermsMemory {
     resources: BTreeMap<String, SpecHistory>,
 }
 
@@ -124,7 +124,7 @@ impl Audit<'_> {
         let (resource, at) = (&observation.object, observation.at);
         let of = names::uid8(resource.uid()).to_owned();
         let Some(history) = self.terms.resources.get_mut(&of) else {
-            let history = SpecHistory { spec: resource["spec"].clone(), terms: Terms::of(resource), past: Vec::new() };
+            let history = SpecHistory { spec: resource["spec"].clone(), terms: SpecTerms::of(resource), past: Vec::new() };
             self.terms.resources.insert(of, history);
             return;
         };
@@ -132,7 +132,7 @@ impl Audit<'_> {
         if history.spec == resource["spec"] {
             return;
         }
-        let terms = std::mem::replace(&mut history.terms, Terms::of(resource));
+        let terms = std::mem::replace(&mut history.terms, SpecTerms::of(resource));
         if terms != history.terms {
             let replaced_by = resource["metadata"]["generation"].as_i64().unwrap_or(0);
             history.past.push(Past { terms, until: at, replaced_by });
@@ -141,14 +141,14 @@ impl Audit<'_> {
     }
 
     /// The newest that a resource says; nothing is known of one that was never seen.
-    pub(super) fn terms(&self, of: &str) -> Option<&Terms> {
+    pub(super) fn terms(&self, of: &str) -> Option<&SpecTerms> {
         self.terms.resources.get(of).map(|history| &history.terms)
     }
 
     /// By one of these the operator may go, the newest last.
-    pub(super) fn terms_in_force(&self, of: &str, at: DateTime<Utc>) -> Vec<Terms> {
+    pub(super) fn terms_in_force(&self, of: &str, at: DateTime<Utc>) -> Vec<SpecTerms> {
         let Some(history) = self.terms.resources.get(of) else { return Vec::new() };
-        let observed = self.world.resource(of).and_then(|resource| resource["status"]["observedGeneration"].as_i64()).unwrap_or(0);
+        let observed = self.cluster.resource(of).and_then(|resource| resource["status"]["observedGeneration"].as_i64()).unwrap_or(0);
         let may_be_known = |past: &&Past| at - past.until <= WATCH_DELAY || observed < past.replaced_by && at - past.until < STALE;
         history.past.iter().filter(may_be_known).map(|past| past.terms.clone()).chain([history.terms.clone()]).collect()
     }

@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use super::{
     Audit, Property,
-    observation::{Object, Observation},
-    world::{holders, is_complete, is_member, node_of, resource, token},
+    cluster_state::{holders, is_complete, is_member, node_of, resource, token},
+    observation::{ObjectExt, Observation},
 };
 
 /// What each Deployment, place and Node has carried.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct TokensMemory {
     written: BTreeSet<(String, u64, Phase)>,
     /// Greatest id at a place, a resource on a node: a Deployment that is made again continues there.
     greatest: BTreeMap<(String, String), u64>,
@@ -64,7 +64,7 @@ impl Audit<'_> {
             let was_complete = self.was_complete(deployment);
             // A claim that is given up closes without having touched a pod.
             let untouched = old.phase == Phase::Claimed;
-            if !was_complete && !untouched && !self.world.is_released(deployment, new.id) {
+            if !was_complete && !untouched && !self.cluster.is_released(deployment, new.id) {
                 let status = &deployment["status"];
                 self.report(Property::CloseWhenComplete, format!("the token of node {node} closed at status {status}"));
             }

@@ -13,19 +13,19 @@ use crds::{
 };
 use serde_json::Value;
 
-use super::observation::{Kind, Object, Observation};
+use super::observation::{Kind, ObjectExt, Observation};
 
 /// A resource, by the first 8 characters of its UID, and a node.
 pub(crate) type Place = (String, String);
 
 /// Which objects carry a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Marked {
+pub(crate) struct MarkedObjects {
     pub(crate) deployment: bool,
     pub(crate) node: bool,
 }
 
-impl Marked {
+impl MarkedObjects {
     pub(crate) fn of(marks: &Marks) -> Self {
         Self { deployment: marks.deployment, node: marks.node.is_some() }
     }
@@ -42,7 +42,7 @@ impl Marked {
 
 /// All objects as they were after the observations applied so far. What is looked for after every change has an index.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct ClusterState {
     objects: BTreeMap<Kind, BTreeMap<String, Value>>,
     /// UIDs of Nodes by name.
     nodes: BTreeMap<String, String>,
@@ -52,7 +52,7 @@ pub(crate) struct World {
     controlled: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl World {
+impl ClusterState {
     pub(crate) fn apply(&mut self, observation: &Observation) {
         let (kind, uid) = (observation.kind, observation.object.uid());
         self.forget(kind, uid);
@@ -167,9 +167,9 @@ impl World {
     }
 
     /// Which objects that grant marks.
-    pub(crate) fn marks_of(&self, deployment: &Value, id: u64) -> Option<Marked> {
+    pub(crate) fn marks_of(&self, deployment: &Value, id: u64) -> Option<MarkedObjects> {
         let marks = &self.grant_of(deployment, id)?["marks"];
-        Some(Marked { deployment: marks["deployment"] == true, node: marks["node"].is_object() })
+        Some(MarkedObjects { deployment: marks["deployment"] == true, node: marks["node"].is_object() })
     }
 
     /// What it was given for.
@@ -184,7 +184,7 @@ impl World {
 
     /// Somebody has deleted the resource, and the operator is clearing up.
     pub(crate) fn is_being_deleted(&self, resource: &str) -> bool {
-        self.resource(resource).is_some_and(Object::being_deleted)
+        self.resource(resource).is_some_and(ObjectExt::being_deleted)
     }
 
     /// The Deployment that a pod belongs to.
