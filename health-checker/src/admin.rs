@@ -5,7 +5,7 @@ use crate::{
     connections::Table,
     metrics::Metrics,
     probers::Probers,
-    ready::State,
+    ready::Readiness,
     server::{Payload, Respond, only_get_and_head},
 };
 use hyper::{
@@ -53,7 +53,7 @@ pub struct Admin {
     /// The verdict.
     pub answer: watch::Receiver<Arc<Answer>>,
     /// Synced, and the port is held?
-    pub state: watch::Receiver<State>,
+    pub state: watch::Receiver<Readiness>,
     /// For `/probes`.
     pub probers: Arc<Probers>,
     /// For `/metrics`.
@@ -71,7 +71,10 @@ impl Respond for Admin {
             "/livez" => text(StatusCode::OK, "ok\n".into()),
             "/readyz" => {
                 let state = *self.state.borrow();
-                text(if state == State::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, format!("{}\n", state.as_str()))
+                text(
+                    if state == Readiness::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE },
+                    format!("{}\n", state.as_str()),
+                )
             }
             "/metrics" => {
                 let answer = self.answer.borrow().clone();

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::{
         verdict::verdict,
-        view::{Change, Deployment, Pod, ReadyPolicy, Update},
+        view::{DeploymentFacts, ObjectChange, PodFacts, ReadyPolicy, Update},
     };
 
     #[test]
@@ -111,12 +111,18 @@ mod tests {
         let now = Instant::now();
         let mut view = View::new(ReadyPolicy::All);
         let token = "0a1b2c3d.7.Closed.1700000000".parse().ok();
-        let deployment = Deployment { desired: 1, token, to_be_updated: false, deleting: false };
-        let pod =
-            Pod { uid: "u".into(), ready: true, disowned: false, terminating: false, revision: Some("45cf7efe84".into()), probes: vec![] };
-        view.apply(Update::Deployments(Change::Replaced(vec![("d".into(), deployment)])), now);
-        view.apply(Update::Pods(Change::Replaced(vec![("p".into(), pod)])), now);
-        view.apply(Update::Node(Change::Replaced(vec![])), now);
+        let deployment = DeploymentFacts { desired: 1, token, to_be_updated: false, deleting: false };
+        let pod = PodFacts {
+            uid: "u".into(),
+            ready: true,
+            disowned: false,
+            terminating: false,
+            revision: Some("45cf7efe84".into()),
+            probes: vec![],
+        };
+        view.apply(Update::Deployments(ObjectChange::Replaced(vec![("d".into(), deployment)])), now);
+        view.apply(Update::Pods(ObjectChange::Replaced(vec![("p".into(), pod)])), now);
+        view.apply(Update::Node(ObjectChange::Replaced(vec![])), now);
         let identity = Identity { namespace: "edge".into(), name: "contour".into(), node: "n1".into() };
         let since = "2026-01-02T03:04:05.6Z".parse().expect("a time");
         let answer = render(&identity, &view, verdict(&view, now), since, now);

@@ -3,7 +3,7 @@
 
 use crate::{
     objects::{List, Watched},
-    view::{Change, News, Update},
+    view::{News, ObjectChange, Update},
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{StreamExt, stream::BoxStream};
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1500);
 
 /// What to list and watch.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct Collection {
     /// The word in logs.
     pub name: &'static str,
     /// Path of the collection.
@@ -71,9 +71,9 @@ type Events<K> = BoxStream<'static, Result<WatchEvent<K>, kube::Error>>;
 /// Follows the source until nobody receives its news.
 pub async fn follow<K: Watched>(
     client: Client,
-    source: Source,
+    source: Collection,
     refresh: Arc<Notify>,
-    wrap: fn(Change<K::Kept>) -> Update,
+    wrap: fn(ObjectChange<K::Kept>) -> Update,
     news: mpsc::Sender<News>,
 ) {
     let pauses = ExponentialBuilder::default()
@@ -109,9 +109,9 @@ pub async fn follow<K: Watched>(
 
 struct Feed<K: Watched> {
     client: Client,
-    source: Source,
+    source: Collection,
     refresh: Arc<Notify>,
-    wrap: fn(Change<K::Kept>) -> Update,
+    wrap: fn(ObjectChange<K::Kept>) -> Update,
     news: mpsc::Sender<News>,
     /// In a row.
     failures: u32,
@@ -151,7 +151,7 @@ impl<K: Watched> Feed<K> {
             self.failures = 0;
         }
         let objects = list.items.unwrap_or_default().into_iter().map(|object| (object.metadata().name.clone(), object.keep())).collect();
-        let wanted = self.send(Change::Replaced(objects), asked).await;
+        let wanted = self.send(ObjectChange::Replaced(objects), asked).await;
         Ok(wanted.then_some(list.metadata.resource_version))
     }
 
@@ -185,12 +185,12 @@ impl<K: Watched> Feed<K> {
             let (change, seen) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let (name, seen) = (object.metadata().name.clone(), object.metadata().resource_version.clone());
-                    (Change::Applied(name, object.keep()), seen)
+                    (ObjectChange::Applied(name, object.keep()), seen)
                 }
                 WatchEvent::Deleted(object) => {
-                    (Change::Deleted(object.metadata().name.clone()), object.metadata().resource_version.clone())
+                    (ObjectChange::Deleted(object.metadata().name.clone()), object.metadata().resource_version.clone())
                 }
-                WatchEvent::Bookmark(bookmark) => (Change::Unchanged, bookmark.metadata.resource_version),
+                WatchEvent::Bookmark(bookmark) => (ObjectChange::Unchanged, bookmark.metadata.resource_version),
                 WatchEvent::Error(status) => return Err(Broken::Ended(format!("{} {}", status.code, status.message))),
             };
             if seen.is_empty() {
@@ -203,7 +203,7 @@ impl<K: Watched> Feed<K> {
         }
     }
 
-    async fn send(&self, change: Change<K::Kept>, at: Instant) -> bool {
+    async fn send(&self, change: ObjectChange<K::Kept>, at: Instant) -> bool {
         self.news.send(News::Watch { update: (self.wrap)(change), at: at.into_std() }).await.is_ok()
     }
 }

@@ -5,7 +5,7 @@
 //! which is the same for old and new, so none is refused or reset at any point.
 //!
 //! Every process in the host's network can ask there, and listen there. So each side proves first that it is a health
-//! checker of the same resource on the same node ([`crate::proof`]).
+//! checker of the same resource on the same node ([`crate::peer_proof`]).
 //!
 //! The connection over which a newcomer asked stays open for as long as it lives: the *line*. Who has given the sockets
 //! away stops accepting and waits at its end of the line; it keeps its own copies, and goes on at once when the line
@@ -14,7 +14,7 @@
 
 use crate::{
     listener::{BindError, bind_exclusively},
-    proof::{self, Exchange, Key, Side},
+    peer_proof::{self, Exchange, PeerKey, Side},
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt,
@@ -210,9 +210,9 @@ pub struct Door {
 
 /// To the process that has the port now.
 #[derive(Debug)]
-pub struct Line(UnixStream);
+pub struct HolderLink(UnixStream);
 
-impl Line {
+impl HolderLink {
     /// Waits until the process at the other end, and every one that it gave the port to, has ended.
     pub async fn broken(&mut self) {
         let mut ignored = [0; 16];
@@ -281,7 +281,7 @@ async fn ask(me: &Member, protocol: u32, port: u16) -> Result<Option<Held>, Obst
 /// This end of the connection gets a name that nobody could take before.
 async fn connect(door: &str) -> io::Result<UnixStream> {
     let socket = UnixSocket::new_stream()?;
-    socket.bind(format!("{door}/{:032x}", u128::from_ne_bytes(proof::random()?)))?;
+    socket.bind(format!("{door}/{:032x}", u128::from_ne_bytes(peer_proof::random()?)))?;
     socket.connect(door).await
 }
 
@@ -307,7 +307,7 @@ async fn ask_holder(mut stream: UnixStream, me: &Member, protocol: u32, port: u1
 
 /// Proves that this process may have the sockets, and gets them from a holder that proves that it may give them.
 async fn prove(stream: &mut UnixStream, me: &Member, challenge: &[u8], port: u16) -> Result<Vec<OwnedFd>, Obstacle> {
-    let key = Key::read(&me.key).map_err(|error| Obstacle::NoKey(error.to_string()))?;
+    let key = PeerKey::read(&me.key).map_err(|error| Obstacle::NoKey(error.to_string()))?;
     let name = name_of(stream.local_addr()).map_err(no_answer)?;
     let exchange = me.exchange(&name, challenge, port);
     stream.write_all(&message(&key.prove(Side::Newcomer, &exchange))).await.map_err(no_answer)?;
@@ -383,7 +383,7 @@ fn unpack(sockets: Vec<OwnedFd>, me: &Member, port: u16) -> io::Result<Held> {
 
 impl Door {
     /// Waits until a newcomer has taken the port. From then on it accepts, and this process shall not.
-    pub async fn give(&mut self, port: &TcpListener) -> Line {
+    pub async fn give(&mut self, port: &TcpListener) -> HolderLink {
         loop {
             let stream = self.knock().await;
             match time::timeout(EXCHANGE, self.answer(stream, port)).await {
@@ -424,7 +424,7 @@ impl Door {
     }
 
     /// Answers a newcomer; `None` when it is told to keep off.
-    async fn answer(&mut self, mut stream: UnixStream, port: &TcpListener) -> io::Result<Option<Line>> {
+    async fn answer(&mut self, mut stream: UnixStream, port: &TcpListener) -> io::Result<Option<HolderLink>> {
         let user = peer(&stream)?;
         if !is_trusted(user) {
             self.note(&format!("user {user} is another one"));
@@ -440,8 +440,8 @@ impl Door {
             self.note(&format!("{asker} with protocol {} at {} cannot follow", asker.protocol, asker.address));
             return Ok(None);
         }
-        let key = Key::read(&self.me.key)?;
-        let challenge = proof::random()?;
+        let key = PeerKey::read(&self.me.key)?;
+        let challenge = peer_proof::random()?;
         let exchange = self.me.exchange(&name, &challenge, self.port);
         stream.write_all(&reply(false, challenge.to_vec(), Vec::new())).await?;
         let proof: Vec<u8> = serde_json::from_slice(&read_line(&mut stream).await?)?;
@@ -462,7 +462,7 @@ impl Door {
         }
         self.lines.clear();
         info!(port = self.port, "handed the port over");
-        Ok(Some(Line(stream)))
+        Ok(Some(HolderLink(stream)))
     }
 
     fn forget_broken_lines(&mut self) {

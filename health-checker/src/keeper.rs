@@ -2,8 +2,8 @@
 
 use crate::{
     answer::{Answer, Identity, render},
-    evidence::Candidates,
-    verdict::{Reason, Verdict, verdict},
+    local_probes::Candidates,
+    verdict::{Verdict, VerdictReason, verdict},
     view::{News, View, Watch},
 };
 use jiff::Timestamp;
@@ -34,7 +34,7 @@ pub struct Outputs {
 pub struct Keeper {
     identity: Identity,
     view: View,
-    reason: Reason,
+    reason: VerdictReason,
     since: Timestamp,
     confirmed: Option<Instant>,
 }
@@ -82,7 +82,7 @@ impl Keeper {
             self.note_change(&verdict);
         }
         self.view.serving = verdict.serving();
-        if verdict.reason == Reason::StaleView {
+        if verdict.reason == VerdictReason::StaleView {
             self.confirm(now, outputs);
         }
         let answer = render(&self.identity, &self.view, verdict, self.since, now);

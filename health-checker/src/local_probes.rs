@@ -24,16 +24,16 @@ pub struct Candidates {
     pub disowned: bool,
 }
 
-type Key = (String, usize);
+type ProbeKey = (String, usize);
 
 /// What was found so far.
 #[derive(Debug, Default)]
 pub struct Tally {
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<ProbeKey, ProbeRecord>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct ProbeRecord {
     passed_before: bool,
     failures: u32,
     in_flight: bool,
@@ -42,8 +42,8 @@ struct Entry {
 
 impl Tally {
     /// Probes that are to be made now. Forgets pods that are no candidates any more.
-    pub fn due(&mut self, candidates: &Candidates, now: Instant) -> Vec<(Key, ReadinessProbe)> {
-        let wanted: BTreeMap<Key, &ReadinessProbe> = candidates
+    pub fn due(&mut self, candidates: &Candidates, now: Instant) -> Vec<(ProbeKey, ReadinessProbe)> {
+        let wanted: BTreeMap<ProbeKey, &ReadinessProbe> = candidates
             .pods
             .iter()
             .flat_map(|(uid, probes)| probes.iter().enumerate().map(move |(index, probe)| ((uid.clone(), index), probe)))
@@ -63,7 +63,7 @@ impl Tally {
 
     /// The same, as long as the API server is silent or the kubelet is. When it speaks, nothing is to be probed, and failures before
     /// that no longer count.
-    pub fn due_without_news(&mut self, candidates: &Candidates, after: Duration, now: Instant) -> Vec<(Key, ReadinessProbe)> {
+    pub fn due_without_news(&mut self, candidates: &Candidates, after: Duration, now: Instant) -> Vec<(ProbeKey, ReadinessProbe)> {
         let fresh = candidates.heard.is_none_or(|heard| now.saturating_duration_since(heard) <= after);
         if fresh && !candidates.disowned {
             self.forget_failures();
@@ -74,7 +74,7 @@ impl Tally {
 
     /// Takes in a result; true when it establishes that the pod fails from here. A probe that never passed from here
     /// proves nothing: the network may not let this process reach the pod at all.
-    pub fn record(&mut self, key: &Key, threshold: u32, passed: bool) -> bool {
+    pub fn record(&mut self, key: &ProbeKey, threshold: u32, passed: bool) -> bool {
         let Some(entry) = self.entries.get_mut(key) else { return false };
         entry.in_flight = false;
         if passed {
@@ -136,11 +136,11 @@ pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::Target;
+    use crate::probe::ProbeTarget;
 
     fn candidates() -> Candidates {
         let probe = ReadinessProbe {
-            target: Target::Tcp { host: "127.0.0.1".into(), port: 1 },
+            target: ProbeTarget::Tcp { host: "127.0.0.1".into(), port: 1 },
             period: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
             failure_threshold: 2,

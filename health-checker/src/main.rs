@@ -10,18 +10,18 @@ use health_checker::{
     admin::{Admin, AdminAddress},
     answer::{Answer, Identity},
     connections::{Limits, Table},
-    evidence::{self, Candidates},
-    feed::{self, Source},
+    feed::{self, Collection},
     handover::{self, Member, Party, TakeError},
     keeper::{Keeper, Outputs},
     listener::bind_unix,
+    local_probes::{self, Candidates},
     metrics::Metrics,
     objects,
-    port::{self, Ending, Service},
+    port::{self, Ending, PortServer},
     probers::Probers,
-    ready::{self, State},
+    ready::{self, Readiness},
     server::{self, HealthPort},
-    verdict::Reason,
+    verdict::VerdictReason,
     view::{Update, View, Watch},
 };
 use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc, time::Duration};
@@ -87,15 +87,15 @@ async fn serve(run: Run) -> Result<()> {
     let identity = Identity { namespace: run.namespace.clone(), name: run.ingress_daemonset.clone(), node: run.node_name.clone() };
     let (keeper, unsynced) = Keeper::new(identity, View::new(run.ready_policy));
     let (answers, mut answer) = watch::channel(unsynced);
-    let (states, state) = watch::channel(State::Syncing);
+    let (states, state) = watch::channel(Readiness::Syncing);
     let sockets = open_sockets(&run, answer.clone(), state).await?;
     start_watching(&run, &client, keeper, answers);
 
     tokio::select! {
-        synced = answer.wait_for(|answer| answer.verdict.reason != Reason::NotSynced) => drop(synced.context("the view is gone")?),
+        synced = answer.wait_for(|answer| answer.verdict.reason != VerdictReason::NotSynced) => drop(synced.context("the view is gone")?),
         () = signals.next() => return Ok(()),
     }
-    states.send_replace(State::NoPort);
+    states.send_replace(Readiness::NoPort);
     let me = Member {
         party: Party::new(&run.namespace, &run.ingress_daemonset, &run.resource_uid8, run.bind_address),
         node: run.node_name.clone(),
@@ -108,11 +108,11 @@ async fn serve(run: Run) -> Result<()> {
     };
     sockets.metrics.handovers.taken.inc_by(held.from_another().into());
     // It stays ready when it gives the port away: a successor of the same resource answers then.
-    states.send_replace(State::Ready);
+    states.send_replace(Readiness::Ready);
     info!(port = run.port, reason = answer.borrow().verdict.reason.as_str(), handed_over = held.from_another(), "answering");
 
     let respond = HealthPort { answer, probers: sockets.probers, requests: sockets.metrics.requests.clone(), leaving: Arc::default() };
-    let service = Service { respond: Arc::new(respond), table: sockets.table, metrics: sockets.metrics };
+    let service = PortServer { respond: Arc::new(respond), table: sockets.table, metrics: sockets.metrics };
     let ending = Ending::default();
     let leave = async {
         signals.next().await;
@@ -145,7 +145,7 @@ struct Sockets {
 }
 
 /// Opens what is asked before the port is held: the ready socket and the admin socket.
-async fn open_sockets(run: &Run, answer: watch::Receiver<Arc<Answer>>, state: watch::Receiver<State>) -> Result<Sockets> {
+async fn open_sockets(run: &Run, answer: watch::Receiver<Arc<Answer>>, state: watch::Receiver<Readiness>) -> Result<Sockets> {
     let ready_socket = ready::open(&run.ready_socket).with_context(|| format!("cannot open {}", run.ready_socket.display()))?;
     tokio::spawn(ready::tell(ready_socket, state.clone()));
     let connections = usize::try_from(run.max_connections).unwrap_or(512);
@@ -182,7 +182,7 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
     let watch_seconds = 240 + hash.bytes().fold(0_u32, |sum, byte| (sum * 31 + u32::from(byte)) % 50);
     let source = |watch: Watch, path: String, labels: Option<String>, fields: Option<String>| {
         let silence = Duration::from_secs(run.watch_silence.into());
-        (Source { name: watch.as_str(), path, labels, fields, watch_seconds, silence }, refresh[&watch].clone())
+        (Collection { name: watch.as_str(), path, labels, fields, watch_seconds, silence }, refresh[&watch].clone())
     };
     let namespace = &run.namespace;
     let (deployments, again) =
@@ -196,7 +196,7 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
     tokio::spawn(feed::follow::<objects::Node>(client.clone(), node, again, Update::Node, news.clone()));
     let (candidates, to_probe) = watch::channel(Candidates::default());
     if run.probe_after > 0 {
-        tokio::spawn(evidence::gather(to_probe, Duration::from_secs(run.probe_after.into()), news));
+        tokio::spawn(local_probes::gather(to_probe, Duration::from_secs(run.probe_after.into()), news));
     }
     tokio::spawn(keeper.run(inbox, Outputs { answer, candidates, refresh }));
 }

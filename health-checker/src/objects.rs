@@ -2,7 +2,7 @@
 //! pods in memory, and a field that it does not know cannot break it.
 
 use crate::{
-    probe::{ReadinessProbe, Target},
+    probe::{ProbeTarget, ReadinessProbe},
     view,
 };
 use crds::names;
@@ -77,16 +77,16 @@ struct DeploymentSpec {
 }
 
 impl Watched for Deployment {
-    type Kept = view::Deployment;
+    type Kept = view::DeploymentFacts;
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    fn keep(self) -> view::Deployment {
+    fn keep(self) -> view::DeploymentFacts {
         // The API server fills in 1 where nothing is said.
         let replicas = self.spec.and_then(|spec| spec.replicas).unwrap_or(1);
-        view::Deployment {
+        view::DeploymentFacts {
             desired: u32::try_from(replicas.max(0)).unwrap_or(u32::MAX),
             token: self.metadata.label(names::TOKEN_LABEL).and_then(|token| token.parse().ok()),
             to_be_updated: self.metadata.has_annotation(names::TO_BE_UPDATED_ANNOTATION),
@@ -115,15 +115,15 @@ struct Taint {
 }
 
 impl Watched for Node {
-    type Kept = view::Node;
+    type Kept = view::NodeFacts;
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    fn keep(self) -> view::Node {
+    fn keep(self) -> view::NodeFacts {
         let taints = self.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        view::Node {
+        view::NodeFacts {
             to_be_deleted: taints.iter().any(|taint| names::is_departure(&taint.key)),
             deleting: self.metadata.deletion_timestamp.is_some(),
         }
@@ -228,13 +228,13 @@ struct Condition {
 }
 
 impl Watched for Pod {
-    type Kept = view::Pod;
+    type Kept = view::PodFacts;
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    fn keep(self) -> view::Pod {
+    fn keep(self) -> view::PodFacts {
         let status = self.status.unwrap_or_default();
         let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
         let conditions = status.conditions.unwrap_or_default();
@@ -248,7 +248,7 @@ impl Watched for Pod {
         let sidecars = spec.init_containers.unwrap_or_default().into_iter().filter(|init| init.restart_policy.as_deref() == Some("Always"));
         let containers = spec.containers.unwrap_or_default().into_iter().chain(sidecars);
         let probes = containers.filter_map(|container| probe(container, status.pod_ip.as_deref())).collect();
-        view::Pod {
+        view::PodFacts {
             ready: ready && !ended,
             disowned: disowned && !ended,
             terminating: self.metadata.deletion_timestamp.is_some(),
@@ -265,7 +265,7 @@ fn probe(container: Container, pod_ip: Option<&str>) -> Option<ReadinessProbe> {
     let ports = container.ports.unwrap_or_default();
     let target = match (probe.http_get, probe.tcp_socket) {
         (Some(http), _) => http_target(http, &ports, pod_ip)?,
-        (None, Some(tcp)) => Target::Tcp { host: host(tcp.host, pod_ip)?, port: port(tcp.port?, &ports)? },
+        (None, Some(tcp)) => ProbeTarget::Tcp { host: host(tcp.host, pod_ip)?, port: port(tcp.port?, &ports)? },
         (None, None) => return None,
     };
     let seconds = |value: Option<i64>, default: u64| {
@@ -280,17 +280,17 @@ fn probe(container: Container, pod_ip: Option<&str>) -> Option<ReadinessProbe> {
     })
 }
 
-fn http_target(http: HttpGet, ports: &[ContainerPort], pod_ip: Option<&str>) -> Option<Target> {
+fn http_target(http: HttpGet, ports: &[ContainerPort], pod_ip: Option<&str>) -> Option<ProbeTarget> {
     let (host, port) = (host(http.host, pod_ip)?, port(http.port?, ports)?);
     if http.scheme.as_deref() == Some("HTTPS") {
-        return Some(Target::Tcp { host, port });
+        return Some(ProbeTarget::Tcp { host, port });
     }
     let path = http.path.filter(|path| !path.is_empty()).unwrap_or_else(|| "/".into());
     let path = if path.starts_with('/') { path } else { format!("/{path}") };
     let headers: Vec<_> = http.http_headers.unwrap_or_default().into_iter().map(|header| (header.name, header.value)).collect();
     let sendable = |text: &str| !text.chars().any(char::is_control);
     let sendable = sendable(&path) && !path.contains(' ') && headers.iter().all(|(name, value)| sendable(name) && sendable(value));
-    sendable.then_some(Target::Http { host, port, path, headers })
+    sendable.then_some(ProbeTarget::Http { host, port, path, headers })
 }
 
 fn host(host: Option<String>, pod_ip: Option<&str>) -> Option<String> {
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn pod(value: serde_json::Value) -> view::Pod {
+    fn pod(value: serde_json::Value) -> view::PodFacts {
         serde_json::from_value::<Pod>(value).expect("decodes").keep()
     }
 
@@ -370,9 +370,9 @@ mod tests {
         assert_eq!(
             targets,
             [
-                Target::Http { host: host(), port: 8080, path: "/ok".into(), headers: vec![] },
-                Target::Tcp { host: host(), port: 8443 },
-                Target::Tcp { host: host(), port: 9000 },
+                ProbeTarget::Http { host: host(), port: 8080, path: "/ok".into(), headers: vec![] },
+                ProbeTarget::Tcp { host: host(), port: 8443 },
+                ProbeTarget::Tcp { host: host(), port: 9000 },
             ]
         );
         assert_eq!(

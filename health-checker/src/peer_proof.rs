@@ -38,15 +38,15 @@ pub struct Exchange<'a> {
 }
 
 /// The key of a resource's health checkers.
-pub struct Key(hmac::Key);
+pub struct PeerKey(hmac::Key);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for PeerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
+        f.write_str("PeerKey")
     }
 }
 
-impl Key {
+impl PeerKey {
     /// Reads it anew: the kubelet changes the file when the Secret changes.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ pub fn random() -> io::Result<[u8; 16]> {
 mod tests {
     use super::*;
 
-    fn key(text: &str) -> Key {
-        Key(hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()))
+    fn key(text: &str) -> PeerKey {
+        PeerKey(hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()))
     }
 
     #[test]
@@ -115,11 +115,11 @@ mod tests {
     #[test]
     fn a_key_that_is_missing_or_short_is_none_and_is_named() {
         let path = std::env::temp_dir().join(format!("health-checker-key-{}", std::process::id()));
-        assert!(Key::read(&path).is_err_and(|error| error.to_string().contains("health-checker-key-")));
+        assert!(PeerKey::read(&path).is_err_and(|error| error.to_string().contains("health-checker-key-")));
         std::fs::write(&path, "short").expect("writes");
-        assert!(Key::read(&path).is_err_and(|error| error.to_string().contains("16 bytes")));
+        assert!(PeerKey::read(&path).is_err_and(|error| error.to_string().contains("16 bytes")));
         std::fs::write(&path, [7; SHORTEST_KEY]).expect("writes");
-        assert!(Key::read(&path).is_ok());
+        assert!(PeerKey::read(&path).is_ok());
         std::fs::remove_file(path).expect("removes");
     }
 }

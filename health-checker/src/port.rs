@@ -16,7 +16,7 @@ use tracing::info;
 
 /// What answers on the port.
 #[derive(Debug)]
-pub struct Service {
+pub struct PortServer {
     /// Answers.
     pub respond: Arc<HealthPort>,
     /// Who is connected.
@@ -35,7 +35,7 @@ pub struct Ending {
 }
 
 /// Serves until the end. A process that has given the port away and is asked to end leaves with its last connection.
-pub async fn serve(held: Held, service: &Service, ending: &Ending) {
+pub async fn serve(held: Held, service: &PortServer, ending: &Ending) {
     let Held { port, mut door } = held;
     let states = async {
         let mut asked = false;

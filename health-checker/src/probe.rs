@@ -11,7 +11,7 @@ use tokio::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadinessProbe {
     /// What to connect to.
-    pub target: Target,
+    pub target: ProbeTarget,
     /// Between two attempts.
     pub period: Duration,
     /// For one attempt.
@@ -22,7 +22,7 @@ pub struct ReadinessProbe {
 
 /// What a probe connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ProbeTarget {
     /// Passes when a connection is made. HTTPS probes too: without the handshake this misses some failures and
     /// invents none.
     Tcp {
@@ -48,8 +48,8 @@ pub enum Target {
 pub async fn passes(probe: &ReadinessProbe) -> bool {
     let attempt = async {
         match &probe.target {
-            Target::Tcp { host, port } => TcpStream::connect((host.as_str(), *port)).await.map(|_| true),
-            Target::Http { host, port, path, headers } => get(host, *port, path, headers).await,
+            ProbeTarget::Tcp { host, port } => TcpStream::connect((host.as_str(), *port)).await.map(|_| true),
+            ProbeTarget::Http { host, port, path, headers } => get(host, *port, path, headers).await,
         }
     };
     matches!(timeout(probe.timeout, attempt).await, Ok(Ok(true)))
@@ -99,7 +99,7 @@ mod tests {
             let _ = stream.read(&mut request).await;
             let _ = stream.write_all(answer.as_bytes()).await;
         });
-        let target = Target::Http { host: "127.0.0.1".into(), port, path: "/".into(), headers: vec![] };
+        let target = ProbeTarget::Http { host: "127.0.0.1".into(), port, path: "/".into(), headers: vec![] };
         passes(&ReadinessProbe { target, period: Duration::from_secs(1), timeout: Duration::from_secs(5), failure_threshold: 1 }).await
     }
 

@@ -12,7 +12,7 @@ use tokio::{
 
 /// How far the process has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Readiness {
     /// Not all watches have listed once.
     Syncing,
     /// Synced, but does not hold the port.
@@ -21,7 +21,7 @@ pub enum State {
     Ready,
 }
 
-impl State {
+impl Readiness {
     /// The word on the socket.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ pub fn open(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Tells everybody who connects.
-pub async fn tell(listener: UnixListener, state: watch::Receiver<State>) {
+pub async fn tell(listener: UnixListener, state: watch::Receiver<Readiness>) {
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => {
@@ -76,7 +76,7 @@ pub async fn ask(path: &Path, patience: Duration) -> Result<(), CheckError> {
     };
     let answer = timeout(patience, answer).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     match answer {
-        Ok(word) if word == State::Ready.as_str() => Ok(()),
+        Ok(word) if word == Readiness::Ready.as_str() => Ok(()),
         Ok(word) => Err(CheckError::NotReady(word)),
         Err(cause) => Err(CheckError::NoAnswer { path: path.display().to_string(), cause }),
     }
@@ -93,12 +93,12 @@ mod tests {
         let path = directory.join("ready.sock");
         let patience = Duration::from_secs(5);
         assert!(matches!(ask(&path, patience).await, Err(CheckError::NoAnswer { .. })));
-        let (change, state) = watch::channel(State::Syncing);
+        let (change, state) = watch::channel(Readiness::Syncing);
         let task = tokio::spawn(tell(open(&path).expect("opens"), state.clone()));
         assert!(matches!(ask(&path, patience).await, Err(CheckError::NotReady(word)) if word == "syncing"));
-        change.send_replace(State::NoPort);
+        change.send_replace(Readiness::NoPort);
         assert!(ask(&path, patience).await.is_err());
-        change.send_replace(State::Ready);
+        change.send_replace(Readiness::Ready);
         assert!(ask(&path, patience).await.is_ok());
         task.abort();
         assert!(open(&path).is_ok(), "a socket that was left behind is replaced");

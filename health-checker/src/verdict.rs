@@ -1,6 +1,6 @@
 //! May the load balancer send traffic to this node?
 
-use crate::view::{CONFIRM_AFTER, Deployment, ReadyPolicy, View};
+use crate::view::{CONFIRM_AFTER, DeploymentFacts, ReadyPolicy, View};
 use crds::token::Phase;
 use std::{
     collections::BTreeSet,
@@ -9,7 +9,7 @@ use std::{
 
 /// Why the answer is what it is. The words are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
+pub enum VerdictReason {
     /// 200.
     Serving,
     /// Not all watches have listed once.
@@ -36,7 +36,7 @@ pub enum Reason {
     StaleView,
 }
 
-impl Reason {
+impl VerdictReason {
     /// The word in bodies, logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Why.
-    pub reason: Reason,
+    pub reason: VerdictReason,
     /// Replicas wanted.
     pub desired: u32,
     /// Pods that count as ready.
@@ -78,7 +78,7 @@ pub struct Verdict {
 impl Verdict {
     /// 200, otherwise 503.
     pub fn serving(&self) -> bool {
-        self.reason == Reason::Serving
+        self.reason == VerdictReason::Serving
     }
 }
 
@@ -97,44 +97,44 @@ pub fn verdict(view: &View, now: Instant) -> Verdict {
     }
 }
 
-fn reason(view: &View, now: Instant) -> Reason {
-    let Some(age) = view.age(now) else { return Reason::NotSynced };
+fn reason(view: &View, now: Instant) -> VerdictReason {
+    let Some(age) = view.age(now) else { return VerdictReason::NotSynced };
     let live: Vec<_> = view.deployments.objects.values().filter(|deployment| !deployment.deleting).collect();
     if live.is_empty() {
-        return Reason::DeploymentMissing;
+        return VerdictReason::DeploymentMissing;
     }
     if view.node.objects.values().any(|node| node.to_be_deleted || node.deleting) {
-        return Reason::NodeBeingDeleted;
+        return VerdictReason::NodeBeingDeleted;
     }
     if let Some(hold) = live.iter().find_map(|deployment| hold(deployment)) {
         return hold;
     }
     let desired = live.iter().fold(0, |sum: u32, deployment| sum.saturating_add(deployment.desired));
     if desired == 0 {
-        return Reason::NoReplicasWanted;
+        return VerdictReason::NoReplicasWanted;
     }
     let wanted = match view.policy {
         ReadyPolicy::All => desired,
         ReadyPolicy::AtLeast(number) => number,
     };
     if ready(view, false, now) < wanted {
-        return Reason::PodsNotReady;
+        return VerdictReason::PodsNotReady;
     }
     if ready(view, true, now) < wanted {
-        return Reason::ProbesFailHere;
+        return VerdictReason::ProbesFailHere;
     }
-    if !view.serving && age > CONFIRM_AFTER { Reason::StaleView } else { Reason::Serving }
+    if !view.serving && age > CONFIRM_AFTER { VerdictReason::StaleView } else { VerdictReason::Serving }
 }
 
 /// What the Deployment says against serving, whatever its pods are. A token that cannot be read says nothing: the
 /// operator repairs it, and meanwhile a typing error must not take nodes out. Neither does a generation that was not
 /// observed yet, or a change of labels or strategy would take out the fleet.
-fn hold(deployment: &Deployment) -> Option<Reason> {
+fn hold(deployment: &DeploymentFacts) -> Option<VerdictReason> {
     match deployment.token.as_ref().map(|token| token.phase) {
-        Some(Phase::New) => Some(Reason::NeverComplete),
-        Some(Phase::Claimed) => Some(Reason::DetachRequested),
-        Some(Phase::InPlace | Phase::Updating) => Some(Reason::Updating),
-        Some(Phase::Degrading | Phase::Closed) | None => deployment.to_be_updated.then_some(Reason::TakenOutByHand),
+        Some(Phase::New) => Some(VerdictReason::NeverComplete),
+        Some(Phase::Claimed) => Some(VerdictReason::DetachRequested),
+        Some(Phase::InPlace | Phase::Updating) => Some(VerdictReason::Updating),
+        Some(Phase::Degrading | Phase::Closed) | None => deployment.to_be_updated.then_some(VerdictReason::TakenOutByHand),
     }
 }
 

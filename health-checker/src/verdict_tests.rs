@@ -1,5 +1,5 @@
 use super::*;
-use crate::view::{Change, Node, Pod, Update};
+use crate::view::{NodeFacts, ObjectChange, PodFacts, Update};
 use crds::token::Token;
 use proptest::prelude::*;
 
@@ -9,55 +9,55 @@ fn token(phase: &str) -> Option<Token> {
     format!("0a1b2c3d.7.{phase}.1700000000").parse().ok()
 }
 
-fn deployment(desired: u32, phase: &str) -> Deployment {
-    Deployment { desired, token: token(phase), to_be_updated: false, deleting: false }
+fn deployment(desired: u32, phase: &str) -> DeploymentFacts {
+    DeploymentFacts { desired, token: token(phase), to_be_updated: false, deleting: false }
 }
 
-fn pod(uid: &str) -> Pod {
-    Pod { uid: uid.into(), ready: true, disowned: false, terminating: false, revision: Some("r1".into()), probes: vec![] }
+fn pod(uid: &str) -> PodFacts {
+    PodFacts { uid: uid.into(), ready: true, disowned: false, terminating: false, revision: Some("r1".into()), probes: vec![] }
 }
 
 /// A node with two ready pods of two, heard of just now.
 fn healthy(now: Instant) -> View {
     let mut view = View::new(ReadyPolicy::All);
-    view.apply(Update::Deployments(Change::Replaced(vec![("d".into(), deployment(2, "Closed"))])), now);
-    view.apply(Update::Pods(Change::Replaced(vec![("a".into(), pod("a")), ("b".into(), pod("b"))])), now);
-    view.apply(Update::Node(Change::Replaced(vec![("n".into(), Node { to_be_deleted: false, deleting: false })])), now);
+    view.apply(Update::Deployments(ObjectChange::Replaced(vec![("d".into(), deployment(2, "Closed"))])), now);
+    view.apply(Update::Pods(ObjectChange::Replaced(vec![("a".into(), pod("a")), ("b".into(), pod("b"))])), now);
+    view.apply(Update::Node(ObjectChange::Replaced(vec![("n".into(), NodeFacts { to_be_deleted: false, deleting: false })])), now);
     view
 }
 
-fn reason_after(change: impl FnOnce(&mut View)) -> Reason {
+fn reason_after(change: impl FnOnce(&mut View)) -> VerdictReason {
     let now = Instant::now();
     let mut view = healthy(now);
     change(&mut view);
     verdict(&view, now).reason
 }
 
-fn the_deployment(view: &mut View) -> &mut Deployment {
+fn the_deployment(view: &mut View) -> &mut DeploymentFacts {
     view.deployments.objects.get_mut("d").expect("is there")
 }
 
-fn a_pod(view: &mut View) -> &mut Pod {
+fn a_pod(view: &mut View) -> &mut PodFacts {
     view.pods.objects.get_mut("a").expect("is there")
 }
 
-fn the_node(view: &mut View) -> &mut Node {
+fn the_node(view: &mut View) -> &mut NodeFacts {
     view.node.objects.get_mut("n").expect("is there")
 }
 
 #[test]
 fn a_node_serves_when_all_replicas_are_ready_and_nothing_is_scheduled() {
-    assert_eq!(reason_after(|_| {}), Reason::Serving);
+    assert_eq!(reason_after(|_| {}), VerdictReason::Serving);
 }
 
 #[test]
 fn the_token_decides_before_the_pods_do() {
     for (phase, expected) in [
-        ("New", Reason::NeverComplete),
-        ("Claimed", Reason::DetachRequested),
-        ("Updating", Reason::Updating),
-        ("Degrading", Reason::Serving),
-        ("Closed", Reason::Serving),
+        ("New", VerdictReason::NeverComplete),
+        ("Claimed", VerdictReason::DetachRequested),
+        ("Updating", VerdictReason::Updating),
+        ("Degrading", VerdictReason::Serving),
+        ("Closed", VerdictReason::Serving),
     ] {
         assert_eq!(reason_after(|view| the_deployment(view).token = token(phase)), expected, "{phase}");
     }
@@ -69,17 +69,17 @@ fn in_degrading_the_ready_policy_alone_decides() {
         the_deployment(view).token = token("Degrading");
         a_pod(view).ready = false;
     };
-    assert_eq!(reason_after(degrading), Reason::PodsNotReady);
+    assert_eq!(reason_after(degrading), VerdictReason::PodsNotReady);
     let at_least_one = |view: &mut View| {
         degrading(view);
         view.policy = ReadyPolicy::AtLeast(1);
     };
-    assert_eq!(reason_after(at_least_one), Reason::Serving);
+    assert_eq!(reason_after(at_least_one), VerdictReason::Serving);
 }
 
 #[test]
 fn an_unreadable_token_counts_as_closed() {
-    assert_eq!(reason_after(|view| the_deployment(view).token = None), Reason::Serving);
+    assert_eq!(reason_after(|view| the_deployment(view).token = None), VerdictReason::Serving);
 }
 
 #[test]
@@ -89,14 +89,14 @@ fn the_annotation_takes_the_node_out_in_every_phase() {
             the_deployment(view).token = token(phase);
             the_deployment(view).to_be_updated = true;
         };
-        assert_eq!(reason_after(change), Reason::TakenOutByHand, "{phase}");
+        assert_eq!(reason_after(change), VerdictReason::TakenOutByHand, "{phase}");
     }
 }
 
 #[test]
 fn without_a_deployment_the_pods_do_not_count() {
-    assert_eq!(reason_after(|view| view.deployments.objects.clear()), Reason::DeploymentMissing);
-    assert_eq!(reason_after(|view| the_deployment(view).deleting = true), Reason::DeploymentMissing);
+    assert_eq!(reason_after(|view| view.deployments.objects.clear()), VerdictReason::DeploymentMissing);
+    assert_eq!(reason_after(|view| the_deployment(view).deleting = true), VerdictReason::DeploymentMissing);
 }
 
 #[test]
@@ -105,27 +105,27 @@ fn a_deployment_that_is_recreated_under_another_name_counts_and_the_old_one_does
         the_deployment(view).deleting = true;
         view.deployments.objects.insert("e".into(), deployment(2, "Closed"));
     };
-    assert_eq!(reason_after(change), Reason::Serving);
+    assert_eq!(reason_after(change), VerdictReason::Serving);
 }
 
 #[test]
 fn of_two_deployments_each_can_hold_the_node_back() {
     let second =
         |desired, phase: &'static str| move |view: &mut View| drop(view.deployments.objects.insert("e".into(), deployment(desired, phase)));
-    assert_eq!(reason_after(second(0, "Claimed")), Reason::DetachRequested);
-    assert_eq!(reason_after(second(1, "Closed")), Reason::PodsNotReady);
+    assert_eq!(reason_after(second(0, "Claimed")), VerdictReason::DetachRequested);
+    assert_eq!(reason_after(second(1, "Closed")), VerdictReason::PodsNotReady);
 }
 
 #[test]
 fn no_replica_wanted_is_503() {
-    assert_eq!(reason_after(|view| the_deployment(view).desired = 0), Reason::NoReplicasWanted);
+    assert_eq!(reason_after(|view| the_deployment(view).desired = 0), VerdictReason::NoReplicasWanted);
 }
 
 #[test]
 fn a_terminating_or_unready_pod_does_not_count() {
-    assert_eq!(reason_after(|view| a_pod(view).terminating = true), Reason::PodsNotReady);
-    assert_eq!(reason_after(|view| a_pod(view).ready = false), Reason::PodsNotReady);
-    assert_eq!(reason_after(|view| drop(view.pods.objects.remove("a"))), Reason::PodsNotReady);
+    assert_eq!(reason_after(|view| a_pod(view).terminating = true), VerdictReason::PodsNotReady);
+    assert_eq!(reason_after(|view| a_pod(view).ready = false), VerdictReason::PodsNotReady);
+    assert_eq!(reason_after(|view| drop(view.pods.objects.remove("a"))), VerdictReason::PodsNotReady);
 }
 
 #[test]
@@ -134,28 +134,28 @@ fn a_third_pod_makes_up_for_one_that_terminates() {
         a_pod(view).terminating = true;
         view.pods.objects.insert("c".into(), pod("c"));
     };
-    assert_eq!(reason_after(change), Reason::Serving);
+    assert_eq!(reason_after(change), VerdictReason::Serving);
 }
 
 #[test]
 fn at_least_n_is_enough_with_n_and_not_with_less() {
-    for (wanted, expected) in [(1, Reason::Serving), (2, Reason::Serving), (3, Reason::PodsNotReady)] {
+    for (wanted, expected) in [(1, VerdictReason::Serving), (2, VerdictReason::Serving), (3, VerdictReason::PodsNotReady)] {
         assert_eq!(reason_after(|view| view.policy = ReadyPolicy::AtLeast(wanted)), expected);
     }
 }
 
 #[test]
 fn a_node_that_is_being_deleted_serves_no_longer_one_that_is_missing_does() {
-    assert_eq!(reason_after(|view| the_node(view).to_be_deleted = true), Reason::NodeBeingDeleted);
-    assert_eq!(reason_after(|view| the_node(view).deleting = true), Reason::NodeBeingDeleted);
-    assert_eq!(reason_after(|view| view.node.objects.clear()), Reason::Serving);
+    assert_eq!(reason_after(|view| the_node(view).to_be_deleted = true), VerdictReason::NodeBeingDeleted);
+    assert_eq!(reason_after(|view| the_node(view).deleting = true), VerdictReason::NodeBeingDeleted);
+    assert_eq!(reason_after(|view| view.node.objects.clear()), VerdictReason::Serving);
 }
 
 #[test]
 fn nothing_is_served_before_all_three_watches_have_listed() {
-    assert_eq!(reason_after(|view| view.node.seen = None), Reason::NotSynced);
-    assert_eq!(reason_after(|view| view.pods.seen = None), Reason::NotSynced);
-    assert_eq!(reason_after(|view| view.deployments.seen = None), Reason::NotSynced);
+    assert_eq!(reason_after(|view| view.node.seen = None), VerdictReason::NotSynced);
+    assert_eq!(reason_after(|view| view.pods.seen = None), VerdictReason::NotSynced);
+    assert_eq!(reason_after(|view| view.deployments.seen = None), VerdictReason::NotSynced);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_node_that_serves_goes_on_serving_however_old_the_view_is() {
     let now = Instant::now();
     let mut view = healthy(now);
     view.serving = true;
-    assert_eq!(verdict(&view, now + 60 * MINUTE).reason, Reason::Serving);
+    assert_eq!(verdict(&view, now + 60 * MINUTE).reason, VerdictReason::Serving);
 }
 
 #[test]
@@ -171,11 +171,11 @@ fn a_node_that_does_not_serve_waits_for_a_fresh_view() {
     let now = Instant::now();
     let mut view = healthy(now);
     let later = now + MINUTE;
-    view.apply(Update::Pods(Change::Unchanged), later);
-    view.apply(Update::Deployments(Change::Unchanged), later);
-    assert_eq!(verdict(&view, later).reason, Reason::StaleView, "the Node was not heard of");
-    view.apply(Update::Node(Change::Unchanged), later);
-    assert_eq!(verdict(&view, later).reason, Reason::Serving);
+    view.apply(Update::Pods(ObjectChange::Unchanged), later);
+    view.apply(Update::Deployments(ObjectChange::Unchanged), later);
+    assert_eq!(verdict(&view, later).reason, VerdictReason::StaleView, "the Node was not heard of");
+    view.apply(Update::Node(ObjectChange::Unchanged), later);
+    assert_eq!(verdict(&view, later).reason, VerdictReason::Serving);
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn a_probe_that_fails_here_counts_until_the_api_speaks_about_pods() {
     let mut view = healthy(now);
     view.serving = true;
     view.failed_here.insert("a".into(), now + MINUTE);
-    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, Reason::ProbesFailHere);
-    view.apply(Update::Deployments(Change::Unchanged), now + 2 * MINUTE);
-    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, Reason::ProbesFailHere, "nothing was said about pods");
-    view.apply(Update::Pods(Change::Unchanged), now + 2 * MINUTE);
-    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, Reason::Serving);
+    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, VerdictReason::ProbesFailHere);
+    view.apply(Update::Deployments(ObjectChange::Unchanged), now + 2 * MINUTE);
+    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, VerdictReason::ProbesFailHere, "nothing was said about pods");
+    view.apply(Update::Pods(ObjectChange::Unchanged), now + 2 * MINUTE);
+    assert_eq!(verdict(&view, now + 2 * MINUTE).reason, VerdictReason::Serving);
     assert!(view.failed_here.is_empty());
 }
 
@@ -212,30 +212,30 @@ fn pods_that_only_the_node_controller_calls_unready_keep_a_node_serving_but_star
         pod.probes = vec![a_probe()];
     }
     view.serving = true;
-    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady, "nobody has seen them pass");
+    assert_eq!(verdict(&view, now).reason, VerdictReason::PodsNotReady, "nobody has seen them pass");
     for uid in ["a", "b"] {
         view.passed_here.insert((uid.into(), 0), now);
     }
-    assert_eq!(verdict(&view, now).reason, Reason::Serving);
-    assert_eq!(verdict(&view, now + MINUTE).reason, Reason::PodsNotReady, "that was long ago");
+    assert_eq!(verdict(&view, now).reason, VerdictReason::Serving);
+    assert_eq!(verdict(&view, now + MINUTE).reason, VerdictReason::PodsNotReady, "that was long ago");
     a_pod(&mut view).probes.clear();
-    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady, "without a probe nothing is known of it");
+    assert_eq!(verdict(&view, now).reason, VerdictReason::PodsNotReady, "without a probe nothing is known of it");
     a_pod(&mut view).probes = vec![a_probe()];
     view.serving = false;
-    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady);
+    assert_eq!(verdict(&view, now).reason, VerdictReason::PodsNotReady);
     view.serving = true;
     let failed = now + Duration::from_secs(1);
     view.failed_here.insert("a".into(), failed);
-    assert_eq!(verdict(&view, failed).reason, Reason::ProbesFailHere, "its own probes decide");
+    assert_eq!(verdict(&view, failed).reason, VerdictReason::ProbesFailHere, "its own probes decide");
     view.failed_here.clear();
     a_pod(&mut view).terminating = true;
-    assert_eq!(verdict(&view, now).reason, Reason::PodsNotReady);
+    assert_eq!(verdict(&view, now).reason, VerdictReason::PodsNotReady);
 }
 
-fn any_deployment() -> impl Strategy<Value = Deployment> {
+fn any_deployment() -> impl Strategy<Value = DeploymentFacts> {
     let phase = prop::sample::select(vec!["New", "Claimed", "Degrading", "Updating", "Closed", "?"]);
     (0..4_u32, phase, prop::bool::weighted(0.1), prop::bool::weighted(0.1))
-        .prop_map(|(desired, phase, to_be_updated, deleting)| Deployment { desired, token: token(phase), to_be_updated, deleting })
+        .prop_map(|(desired, phase, to_be_updated, deleting)| DeploymentFacts { desired, token: token(phase), to_be_updated, deleting })
 }
 
 fn any_pods() -> impl Strategy<Value = Vec<(bool, bool, bool)>> {
@@ -253,10 +253,10 @@ prop_compose! {
     ) -> View {
         let at = |age: u64| start + Duration::from_secs(30 - age);
         let mut view = View::new(policy);
-        view.apply(Update::Deployments(Change::Replaced(deployments.into_iter().enumerate().map(|(i, d)| (i.to_string(), d)).collect())), at(ages[0]));
-        let kept = pods.iter().enumerate().map(|(i, (ready, terminating, _))| (i.to_string(), Pod { ready: *ready, terminating: *terminating, ..pod(&i.to_string()) }));
-        view.apply(Update::Pods(Change::Replaced(kept.collect())), at(ages[1]));
-        view.apply(Update::Node(Change::Replaced(node.map(|(to_be_deleted, deleting)| ("n".into(), Node { to_be_deleted, deleting })).into_iter().collect())), at(ages[2]));
+        view.apply(Update::Deployments(ObjectChange::Replaced(deployments.into_iter().enumerate().map(|(i, d)| (i.to_string(), d)).collect())), at(ages[0]));
+        let kept = pods.iter().enumerate().map(|(i, (ready, terminating, _))| (i.to_string(), PodFacts { ready: *ready, terminating: *terminating, ..pod(&i.to_string()) }));
+        view.apply(Update::Pods(ObjectChange::Replaced(kept.collect())), at(ages[1]));
+        view.apply(Update::Node(ObjectChange::Replaced(node.map(|(to_be_deleted, deleting)| ("n".into(), NodeFacts { to_be_deleted, deleting })).into_iter().collect())), at(ages[2]));
         for (i, _) in pods.iter().enumerate().filter(|(_, pod)| pod.2) {
             view.failed_here.insert(i.to_string(), start + Duration::from_secs(30));
         }
@@ -324,7 +324,7 @@ proptest! {
 
 fn a_probe() -> crate::probe::ReadinessProbe {
     crate::probe::ReadinessProbe {
-        target: crate::probe::Target::Tcp { host: "127.0.0.1".into(), port: 1 },
+        target: crate::probe::ProbeTarget::Tcp { host: "127.0.0.1".into(), port: 1 },
         period: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
         failure_threshold: 3,

@@ -53,7 +53,7 @@ impl fmt::Display for ReadyPolicy {
 
 /// What is kept of a per-node Deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deployment {
+pub struct DeploymentFacts {
     /// `spec.replicas`.
     pub desired: u32,
     /// The token, `None` when there is none or it cannot be read.
@@ -66,7 +66,7 @@ pub struct Deployment {
 
 /// What is kept of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
+pub struct PodFacts {
     /// `metadata.uid`.
     pub uid: String,
     /// Condition `Ready` is `True`, and the pod has not ended.
@@ -82,7 +82,7 @@ pub struct Pod {
     pub probes: Vec<ReadinessProbe>,
 }
 
-impl Pod {
+impl PodFacts {
     /// Counts as a ready replica, as far as the API knows.
     pub fn serves(&self) -> bool {
         self.ready && !self.terminating
@@ -91,7 +91,7 @@ impl Pod {
 
 /// What is kept of the Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeFacts {
     /// Carries a taint that announces that it is about to be taken away ([`crds::names::DEPARTURE_TAINTS`]).
     pub to_be_deleted: bool,
     /// Has a `deletionTimestamp`.
@@ -125,7 +125,7 @@ impl Watch {
 
 /// News of one watch.
 #[derive(Clone, Debug)]
-pub enum Change<T> {
+pub enum ObjectChange<T> {
     /// A complete list, by name.
     Replaced(Vec<(String, T)>),
     /// Created or modified.
@@ -140,11 +140,11 @@ pub enum Change<T> {
 #[derive(Clone, Debug)]
 pub enum Update {
     /// From the watch of Deployments.
-    Deployments(Change<Deployment>),
+    Deployments(ObjectChange<DeploymentFacts>),
     /// From the watch of pods.
-    Pods(Change<Pod>),
+    Pods(ObjectChange<PodFacts>),
     /// From the watch of the Node.
-    Node(Change<Node>),
+    Node(ObjectChange<NodeFacts>),
 }
 
 /// News of a watch, or of a probe from here.
@@ -191,12 +191,12 @@ impl<T> Default for Shelf<T> {
 }
 
 impl<T> Shelf<T> {
-    fn apply(&mut self, change: Change<T>, at: Instant) {
+    fn apply(&mut self, change: ObjectChange<T>, at: Instant) {
         match change {
-            Change::Replaced(objects) => self.objects = objects.into_iter().collect(),
-            Change::Applied(name, object) => drop(self.objects.insert(name, object)),
-            Change::Deleted(name) => drop(self.objects.remove(&name)),
-            Change::Unchanged => {}
+            ObjectChange::Replaced(objects) => self.objects = objects.into_iter().collect(),
+            ObjectChange::Applied(name, object) => drop(self.objects.insert(name, object)),
+            ObjectChange::Deleted(name) => drop(self.objects.remove(&name)),
+            ObjectChange::Unchanged => {}
         }
         self.seen = Some(self.seen.map_or(at, |seen| seen.max(at)));
     }
@@ -208,11 +208,11 @@ pub struct View {
     /// How many pods must be ready.
     pub policy: ReadyPolicy,
     /// The node's Deployments; more than one only by mistake.
-    pub deployments: Shelf<Deployment>,
+    pub deployments: Shelf<DeploymentFacts>,
     /// The node's pods.
-    pub pods: Shelf<Pod>,
+    pub pods: Shelf<PodFacts>,
     /// The Node; empty when it is missing.
-    pub node: Shelf<Node>,
+    pub node: Shelf<NodeFacts>,
     /// Pods, by UID, whose readiness probe failed when repeated from here, and when that was established.
     pub failed_here: BTreeMap<String, Instant>,
     /// Probes, by UID of the pod and number, that passed when repeated from here, and when the last time was.
@@ -277,12 +277,12 @@ impl View {
     /// Counts as a ready replica here. That a kubelet is not heard of far away is no reason to take out a node that serves,
     /// let alone all of them at once, while its pods are seen to pass their probes from here. Without that proof the node
     /// controller is believed.
-    pub fn counts(&self, pod: &Pod, now: Instant) -> bool {
+    pub fn counts(&self, pod: &PodFacts, now: Instant) -> bool {
         pod.serves() || self.serving && pod.disowned && !pod.terminating && self.passes_here(pod, now)
     }
 
     /// Each of its probes has passed from here not longer ago than a kubelet would take to call it unready.
-    fn passes_here(&self, pod: &Pod, now: Instant) -> bool {
+    fn passes_here(&self, pod: &PodFacts, now: Instant) -> bool {
         let passed = |(index, probe): (usize, &ReadinessProbe)| {
             let patience = probe.period.saturating_mul(probe.failure_threshold.saturating_add(1)).saturating_add(probe.timeout);
             self.passed_here.get(&(pod.uid.clone(), index)).is_some_and(|at| now.saturating_duration_since(*at) <= patience)
@@ -291,7 +291,7 @@ impl View {
     }
 
     /// The probe of this pod fails from here, and the API has said nothing about pods since.
-    pub fn fails_here(&self, pod: &Pod) -> bool {
+    pub fn fails_here(&self, pod: &PodFacts) -> bool {
         self.failed_here.get(&pod.uid).is_some_and(|failed_at| self.pods.seen.is_none_or(|seen| *failed_at > seen))
     }
 }
@@ -314,12 +314,12 @@ mod tests {
     fn the_age_is_that_of_the_quietest_watch() {
         let start = Instant::now();
         let mut view = View::new(ReadyPolicy::All);
-        view.apply(Update::Deployments(Change::Replaced(vec![])), start);
-        view.apply(Update::Pods(Change::Replaced(vec![])), start + Duration::from_secs(5));
+        view.apply(Update::Deployments(ObjectChange::Replaced(vec![])), start);
+        view.apply(Update::Pods(ObjectChange::Replaced(vec![])), start + Duration::from_secs(5));
         assert_eq!(view.age(start + Duration::from_secs(9)), None);
-        view.apply(Update::Node(Change::Replaced(vec![])), start + Duration::from_secs(6));
+        view.apply(Update::Node(ObjectChange::Replaced(vec![])), start + Duration::from_secs(6));
         assert_eq!(view.age(start + Duration::from_secs(9)), Some(Duration::from_secs(9)));
-        view.apply(Update::Deployments(Change::Unchanged), start + Duration::from_secs(8));
+        view.apply(Update::Deployments(ObjectChange::Unchanged), start + Duration::from_secs(8));
         assert_eq!(view.age(start + Duration::from_secs(9)), Some(Duration::from_secs(4)));
     }
 
@@ -327,17 +327,17 @@ mod tests {
     fn news_that_arrives_late_makes_a_watch_no_older() {
         let start = Instant::now();
         let mut view = View::new(ReadyPolicy::All);
-        view.apply(Update::Node(Change::Replaced(vec![])), start + Duration::from_secs(6));
-        view.apply(Update::Node(Change::Unchanged), start + Duration::from_secs(3));
+        view.apply(Update::Node(ObjectChange::Replaced(vec![])), start + Duration::from_secs(6));
+        view.apply(Update::Node(ObjectChange::Unchanged), start + Duration::from_secs(3));
         assert_eq!(view.age_of(Watch::Node, start + Duration::from_secs(9)), Some(Duration::from_secs(3)));
     }
 
     #[test]
     fn a_probe_that_failed_from_here_counts_only_after_what_the_api_server_said_last() {
         let start = Instant::now();
-        let pod = Pod { uid: "a".into(), ready: true, disowned: false, terminating: false, revision: None, probes: Vec::new() };
+        let pod = PodFacts { uid: "a".into(), ready: true, disowned: false, terminating: false, revision: None, probes: Vec::new() };
         let mut view = View::new(ReadyPolicy::All);
-        view.apply(Update::Pods(Change::Replaced(vec![("a".into(), pod.clone())])), start + Duration::from_secs(5));
+        view.apply(Update::Pods(ObjectChange::Replaced(vec![("a".into(), pod.clone())])), start + Duration::from_secs(5));
         for (failed_at, counts) in [(4, false), (5, false), (6, true)] {
             view.failed_here.insert("a".into(), start + Duration::from_secs(failed_at));
             assert_eq!(view.fails_here(&pod), counts, "at {failed_at} s");
@@ -349,7 +349,7 @@ mod tests {
         let start = Instant::now();
         let mut view = View::new(ReadyPolicy::All);
         assert!(view.is_to_be_confirmed(Watch::Node, start));
-        view.apply(Update::Node(Change::Replaced(vec![])), start);
+        view.apply(Update::Node(ObjectChange::Replaced(vec![])), start);
         assert!(!view.is_to_be_confirmed(Watch::Node, start + CONFIRM_AFTER));
         assert!(view.is_to_be_confirmed(Watch::Node, start + CONFIRM_AFTER + Duration::from_secs(1)));
     }

@@ -2,9 +2,9 @@
 
 use futures::{FutureExt, StreamExt};
 use health_checker::{
-    feed::{Source, follow},
+    feed::{Collection, follow},
     objects,
-    view::{Change, News, Node, Update},
+    view::{News, NodeFacts, ObjectChange, Update},
 };
 use hyper::{
     Request, Response,
@@ -32,7 +32,7 @@ fn start() -> Bed {
     let refresh = Arc::new(Notify::new());
     let fields = Some("metadata.name=n1".into());
     let silence = Duration::from_secs(75);
-    let source = Source { name: "node", path: "/api/v1/nodes".into(), labels: None, fields, watch_seconds: 250, silence };
+    let source = Collection { name: "node", path: "/api/v1/nodes".into(), labels: None, fields, watch_seconds: 250, silence };
     tokio::spawn(follow::<objects::Node>(Client::new(service, "default"), source, refresh.clone(), Update::Node, sender));
     Bed { api, news, refresh }
 }
@@ -56,7 +56,7 @@ impl Bed {
         answer.send_response(Response::new(Stream(Box::pin(frames(lines).chain(futures::stream::pending())))));
     }
 
-    async fn change(&mut self) -> (Change<Node>, std::time::Instant) {
+    async fn change(&mut self) -> (ObjectChange<NodeFacts>, std::time::Instant) {
         let news = timeout(Duration::from_mins(10), self.news.recv()).await.expect("news in time");
         let Some(News::Watch { update: Update::Node(change), at }) = news else { unreachable!("{news:?}") };
         (change, at)
@@ -112,11 +112,11 @@ fn event(kind: &str, version: &str) -> String {
 async fn a_feed_lists_once_watches_from_there_and_reports_bookmarks() {
     let mut bed = start();
     bed.answer(LIST, list("5")).await;
-    assert!(matches!(bed.change().await.0, Change::Replaced(nodes) if nodes.len() == 1));
+    assert!(matches!(bed.change().await.0, ObjectChange::Replaced(nodes) if nodes.len() == 1));
     bed.watch(&watch_from("5"), vec![event("MODIFIED", "6"), event("BOOKMARK", "9"), event("DELETED", "10")]).await;
-    assert!(matches!(bed.change().await.0, Change::Applied(name, _) if name == "n1"));
-    assert!(matches!(bed.change().await.0, Change::Unchanged));
-    assert!(matches!(bed.change().await.0, Change::Deleted(name) if name == "n1"));
+    assert!(matches!(bed.change().await.0, ObjectChange::Applied(name, _) if name == "n1"));
+    assert!(matches!(bed.change().await.0, ObjectChange::Unchanged));
+    assert!(matches!(bed.change().await.0, ObjectChange::Deleted(name) if name == "n1"));
     assert!(bed.api.next_request().now_or_never().is_none(), "and asks for nothing else");
 }
 
@@ -175,7 +175,7 @@ async fn a_server_that_hangs_is_asked_again_and_never_at_a_pause_above_two_secon
         assert!(attempt == 0 || before.elapsed() <= Duration::from_secs(7), "{:?}", before.elapsed());
     }
     bed.answer(LIST, list("5")).await;
-    assert!(matches!(bed.change().await.0, Change::Replaced(_)));
+    assert!(matches!(bed.change().await.0, ObjectChange::Replaced(_)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use crate::{
     api::{Api, UID8},
     load::Load,
 };
-use health_checker::proof::{Exchange, Key, Side};
+use health_checker::peer_proof::{Exchange, PeerKey, Side};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
@@ -215,7 +215,7 @@ async fn a_process_that_is_asked_to_end_while_it_hands_over_leaves_to_its_succes
     let newcomer = successor.local_addr().expect("bound").as_abstract_name().expect("has a name").to_vec();
     let challenge: Vec<u8> = serde_json::from_value(challenge["challenge"].clone()).expect("a challenge");
     let exchange = Exchange { newcomer: &newcomer, challenge: &challenge, node: "n1", port };
-    let proof = Key::read(&old.key()).expect("a key").prove(Side::Newcomer, &exchange);
+    let proof = PeerKey::read(&old.key()).expect("a key").prove(Side::Newcomer, &exchange);
     let given = said(&mut successor, &serde_json::json!(proof)).await;
     assert_eq!(given["gives"], true, "{given}");
     old.signal(Signal::SIGTERM);
