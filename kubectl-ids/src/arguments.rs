@@ -41,9 +41,9 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show progress, budget and permissions, and the phase and reason of each unfinished node.
-    Status(Status),
+    Status(StatusOptions),
     /// Forecast the order of nodes, the time and the obstacles of an update. It changes nothing.
-    Plan(Plan),
+    Plan(PlanOptions),
     /// Explain the state of a node.
     Why(OnNode),
     /// Start no new node. Nodes that are being updated finish.
@@ -55,17 +55,17 @@ pub enum Command {
     /// List recorded revisions of the template.
     History(One),
     /// Return to an earlier revision, within the budget, and stay there until `undo --clear`.
-    Undo(Undo),
+    Undo(UndoOptions),
     /// Continue after a canary step that pauses.
-    Promote(Promote),
+    Promote(PromoteOptions),
     /// Exclude a node from updates and repairs. With --undo, include it again.
-    Skip(Skip),
+    Skip(SkipOptions),
     /// Retry a node on which the revision failed. With --all, accept all failures, and retry a revision that was rolled back.
-    Retry(Retry),
+    Retry(RetryOptions),
     /// Abandon the current operation on a node and free its slot.
-    Release(Release),
+    Release(ReleaseOptions),
     /// Watch the cluster and check whether the operator keeps its promises. Exits with 1 after a violation.
-    Audit(Audit),
+    Audit(AuditOptions),
     /// Print a completion script of `kubectl-ids`, to be sourced. For `kubectl ids`, see docs/kubectl-ids.md.
     Completion {
         /// Name of the shell.
@@ -98,7 +98,7 @@ pub struct OnNode {
 
 /// Options of `status`.
 #[derive(Clone, Debug, Args)]
-pub struct Status {
+pub struct StatusOptions {
     /// The resource.
     #[command(flatten)]
     pub one: One,
@@ -127,7 +127,7 @@ pub enum Format {
 
 /// Options of `plan`.
 #[derive(Clone, Debug, Args)]
-pub struct Plan {
+pub struct PlanOptions {
     /// File with the resource to be applied, or - for standard input. Without it: the rest of the current update.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
@@ -140,7 +140,7 @@ pub struct Plan {
 
 /// Options of `undo`.
 #[derive(Clone, Debug, Args)]
-pub struct Undo {
+pub struct UndoOptions {
     /// The resource.
     #[command(flatten)]
     pub one: One,
@@ -154,7 +154,7 @@ pub struct Undo {
 
 /// Options of `promote`.
 #[derive(Clone, Debug, Args)]
-pub struct Promote {
+pub struct PromoteOptions {
     /// The resource.
     #[command(flatten)]
     pub one: One,
@@ -168,7 +168,7 @@ pub struct Promote {
 
 /// Options of `release`.
 #[derive(Clone, Debug, Args)]
-pub struct Release {
+pub struct ReleaseOptions {
     /// Node and resource.
     #[command(flatten)]
     pub on: OnNode,
@@ -179,7 +179,7 @@ pub struct Release {
 
 /// Options of `skip`.
 #[derive(Clone, Debug, Args)]
-pub struct Skip {
+pub struct SkipOptions {
     /// Node and resource.
     #[command(flatten)]
     pub on: OnNode,
@@ -190,7 +190,7 @@ pub struct Skip {
 
 /// Options of `retry`.
 #[derive(Clone, Debug, Args)]
-pub struct Retry {
+pub struct RetryOptions {
     /// Name of the node.
     #[arg(required_unless_present = "all")]
     pub node: Option<String>,
@@ -203,7 +203,7 @@ pub struct Retry {
 
 /// Options of `audit`.
 #[derive(Clone, Debug, Args)]
-pub struct Audit {
+pub struct AuditOptions {
     /// Name of the resource. Default: all in the namespace.
     pub name: Option<String>,
     /// Duration of the audit, such as 10m. Default: until Ctrl-C.

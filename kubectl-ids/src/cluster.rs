@@ -38,7 +38,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     arguments::Global,
-    failure::{Request, Unfound, explain, is_forbidden, is_missing, unknown_kind},
+    failure::{RuleRequest, Unfound, explain, is_forbidden, is_missing, unknown_kind},
 };
 
 /// How long the API server may take to begin an answer.
@@ -100,7 +100,7 @@ impl Cluster {
                 let others = self.list_resources().await?.iter().map(kube::ResourceExt::name_any).collect();
                 Err(Unfound::NoneNamed { namespace: self.namespace.clone(), name: name.to_owned(), others }.into())
             }
-            other => other.map_err(|error| explain(error, Request::ours("get", &self.namespace))),
+            other => other.map_err(|error| explain(error, RuleRequest::ours("get", &self.namespace))),
         }
     }
 
@@ -109,7 +109,7 @@ impl Cluster {
         match self.resources().list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
             Err(error) if is_missing(&error) => Err(unknown_kind()),
-            Err(error) => Err(explain(error, Request::ours("list", &self.namespace))),
+            Err(error) => Err(explain(error, RuleRequest::ours("list", &self.namespace))),
         }
     }
 
@@ -149,29 +149,29 @@ impl Cluster {
 
     /// Everything around the resources of the namespace, by one list of each kind. `resource`, where given, stands for the stored
     /// one of its name. What may not be read is left out, with a remark.
-    pub async fn observe(&self, resource: Option<&IngressDaemonSet>) -> Result<(View, Vec<String>)> {
+    pub async fn observe(&self, resource: Option<&IngressDaemonSet>) -> Result<(ClusterView, Vec<String>)> {
         let mut remarks = Vec::new();
         let (rights, compat) = self.flags(&mut remarks).await?;
         let observer = Observer::with(rights);
         let (ours, checkers) = (names::RESOURCE_LABEL, names::HEALTH_CHECKER_LABEL);
         let namespace = self.namespace.as_str();
         let pods: Vec<Pod> =
-            self.list(Api::namespaced(self.client.clone(), namespace), ours, Request::of("list", "", "pods", Some(namespace))).await?;
+            self.list(Api::namespaced(self.client.clone(), namespace), ours, RuleRequest::of("list", "", "pods", Some(namespace))).await?;
         let deployments: Vec<Deployment> = self
-            .list(Api::namespaced(self.client.clone(), namespace), ours, Request::of("list", "apps", "deployments", Some(namespace)))
+            .list(Api::namespaced(self.client.clone(), namespace), ours, RuleRequest::of("list", "apps", "deployments", Some(namespace)))
             .await?;
-        let nodes: Vec<Node> = self.list(Api::all(self.client.clone()), "", Request::nodes("list")).await?;
+        let nodes: Vec<Node> = self.list(Api::all(self.client.clone()), "", RuleRequest::nodes("list")).await?;
         let timing = crate::plan::pace::start_times(&pods);
         observer.take(pods);
         observer.take(deployments);
         observer.take(nodes);
-        let replica_sets = Request::of("list", "apps", "replicasets", Some(namespace));
+        let replica_sets = RuleRequest::of("list", "apps", "replicasets", Some(namespace));
         self.take_if_allowed::<ReplicaSet>(&observer, Api::namespaced(self.client.clone(), namespace), ours, replica_sets, &mut remarks)
             .await?;
-        let daemon_sets = Request::of("list", "apps", "daemonsets", Some(namespace));
+        let daemon_sets = RuleRequest::of("list", "apps", "daemonsets", Some(namespace));
         self.take_if_allowed::<DaemonSet>(&observer, Api::namespaced(self.client.clone(), namespace), checkers, daemon_sets, &mut remarks)
             .await?;
-        let revisions = Request::of("list", "apps", "controllerrevisions", Some(namespace));
+        let revisions = RuleRequest::of("list", "apps", "controllerrevisions", Some(namespace));
         self.take_if_allowed::<ControllerRevision>(
             &observer,
             Api::namespaced(self.client.clone(), namespace),
@@ -180,7 +180,7 @@ impl Cluster {
             &mut remarks,
         )
         .await?;
-        let services = Request::of("list", "", "services", None);
+        let services = RuleRequest::of("list", "", "services", None);
         self.take_if_allowed::<Service>(&observer, Api::all(self.client.clone()), "", services, &mut remarks).await?;
         let mut resources = self.all_resources(&mut remarks).await?;
         if let Some(resource) = resource {
@@ -191,13 +191,13 @@ impl Cluster {
         let pod_gates = self.pod_gates(&mut remarks).await?;
         let of_nodes = self.node_gates(&readable, &compat, observer.node_rights(), &pod_gates.world, &mut remarks).await?;
         observer.take::<Guarded>(resources);
-        Ok((View { observer, of_nodes, pod_gates, timing }, remarks))
+        Ok((ClusterView { observer, of_nodes, pod_gates, timing }, remarks))
     }
 
     /// What the operator's flags allow, and gates that they stand for, as its Deployment gives them.
     async fn flags(&self, remarks: &mut Vec<String>) -> Result<(NodeRights, CompatGates)> {
         let namespace = self.operator_namespace.as_str();
-        let request = Request::of("list", "apps", "deployments", Some(namespace));
+        let request = RuleRequest::of("list", "apps", "deployments", Some(namespace));
         let found = match list(&Api::<Deployment>::namespaced(self.client.clone(), namespace), deployed::LABELS).await {
             Ok(found) => match found.as_slice() {
                 [one] => Options::of(one).map_err(|why| format!("Deployment {} in namespace {namespace}: {why}", one.name_any())),
@@ -220,7 +220,7 @@ impl Cluster {
 
     /// The resources of all namespaces: others may use the same nodes. Who may not list them gets those of the namespace.
     async fn all_resources(&self, remarks: &mut Vec<String>) -> Result<Vec<Guarded>> {
-        let request = Request { namespace: None, ..Request::ours("list", "") };
+        let request = RuleRequest { namespace: None, ..RuleRequest::ours("list", "") };
         match list(&Api::<Guarded>::all(self.client.clone()), "").await {
             Ok(listed) => Ok(listed),
             Err(error) if is_missing(&error) => Err(unknown_kind()),
@@ -266,7 +266,7 @@ impl Cluster {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
-        let request = Request::of("list", names::GROUP, plural, None);
+        let request = RuleRequest::of("list", names::GROUP, plural, None);
         match list(&Api::<DeserializeGuard<K>>::all(self.client.clone()), "").await {
             Ok(listed) => {
                 let all = listed.len();
@@ -289,7 +289,7 @@ impl Cluster {
         observer: &Observer,
         api: Api<K>,
         labels: &str,
-        request: Request<'_>,
+        request: RuleRequest<'_>,
         remarks: &mut Vec<String>,
     ) -> Result<()>
     where
@@ -306,7 +306,7 @@ impl Cluster {
         Ok(())
     }
 
-    async fn list<K>(&self, api: Api<K>, labels: &str, request: Request<'_>) -> Result<Vec<K>>
+    async fn list<K>(&self, api: Api<K>, labels: &str, request: RuleRequest<'_>) -> Result<Vec<K>>
     where
         K: Clone + DeserializeOwned + Debug,
     {
@@ -322,7 +322,7 @@ struct PodGates {
 }
 
 /// A moment of the cluster.
-pub struct View {
+pub struct ClusterView {
     observer: Observer,
     of_nodes: BTreeMap<Key, GateLinks>,
     pod_gates: PodGates,
@@ -330,7 +330,7 @@ pub struct View {
     pub timing: BTreeMap<String, Vec<i64>>,
 }
 
-impl View {
+impl ClusterView {
     /// The planner's input for a resource, as if it were decided on now.
     pub fn snapshot(&self, resource: &IngressDaemonSet) -> Result<Snapshot> {
         let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());

@@ -7,7 +7,7 @@ use crds::names;
 
 /// A request, in the words of a role's rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct RuleRequest<'a> {
     /// Such as get or patch.
     pub verb: &'a str,
     /// API group; empty for the core.
@@ -18,7 +18,7 @@ pub struct Request<'a> {
     pub namespace: Option<&'a str>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> RuleRequest<'a> {
     /// On resources of ours.
     pub fn ours(verb: &'a str, namespace: &'a str) -> Self {
         Self { verb, group: names::GROUP, resource: "ingressdaemonsets", namespace: Some(namespace) }
@@ -35,7 +35,7 @@ impl<'a> Request<'a> {
     }
 }
 
-impl fmt::Display for Request<'_> {
+impl fmt::Display for RuleRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
         match self.namespace {
@@ -56,7 +56,7 @@ pub fn is_missing(error: &kube::Error) -> bool {
 }
 
 /// What the API server, or the way to it, said, and what to do.
-pub fn explain(error: kube::Error, request: Request<'_>) -> Error {
+pub fn explain(error: kube::Error, request: RuleRequest<'_>) -> Error {
     match error {
         kube::Error::Api(status) => match status.code {
             401 => anyhow!("the API server does not know you ({}): log in again, or choose another user with --context", status.message),
@@ -165,7 +165,7 @@ mod tests {
 
     fn said(code: u16, message: &str) -> String {
         let error = kube::Error::Api(Box::new(Status { code, message: message.into(), ..Status::default() }));
-        explain(error, Request::ours("patch", "web")).to_string()
+        explain(error, RuleRequest::ours("patch", "web")).to_string()
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn script(shell: Shell) -> Result<String> {
 
 /// What is wanted next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
+enum CompletionKind {
     /// One of these words.
     Words(Vec<(String, String)>),
     /// A file.
@@ -46,14 +46,14 @@ enum Wanted {
 pub async fn candidates(global: &Global, words: &[String]) -> String {
     let (before, last) = words.split_last().map_or((&[][..], ""), |(last, before)| (before, last.as_str()));
     let wanted = wanted(before, last);
-    if wanted == Wanted::File {
+    if wanted == CompletionKind::File {
         return format!("{FILES}\n");
     }
     let words = match wanted {
-        Wanted::Words(words) => words,
-        Wanted::Resource => names(&with_options(global, before), false).await,
-        Wanted::Node => names(&with_options(global, before), true).await,
-        Wanted::File | Wanted::Nothing => Vec::new(),
+        CompletionKind::Words(words) => words,
+        CompletionKind::Resource => names(&with_options(global, before), false).await,
+        CompletionKind::Node => names(&with_options(global, before), true).await,
+        CompletionKind::File | CompletionKind::Nothing => Vec::new(),
     };
     let mut text = String::new();
     for (word, help) in words.iter().filter(|(word, _)| word.starts_with(last)) {
@@ -64,7 +64,7 @@ pub async fn candidates(global: &Global, words: &[String]) -> String {
 }
 
 /// What the definition of the command line allows behind `before`.
-fn wanted(before: &[String], last: &str) -> Wanted {
+fn wanted(before: &[String], last: &str) -> CompletionKind {
     let mut command = Arguments::command();
     command.build();
     let (mut at, mut positional, mut rest) = (&command, 0, before.iter());
@@ -84,13 +84,13 @@ fn wanted(before: &[String], last: &str) -> Wanted {
         let mut words: Vec<_> = options.filter_map(|option| Some((format!("--{}", option.get_long()?), help(option.get_help())))).collect();
         words.sort();
         words.dedup_by(|one, other| one.0 == other.0);
-        return Wanted::Words(words);
+        return CompletionKind::Words(words);
     }
     if at.has_subcommands() {
         let shown = at.get_subcommands().filter(|command| !command.is_hide_set());
-        return Wanted::Words(shown.map(|command| (command.get_name().to_owned(), help(command.get_about()))).collect());
+        return CompletionKind::Words(shown.map(|command| (command.get_name().to_owned(), help(command.get_about()))).collect());
     }
-    at.get_positionals().nth(positional).map_or(Wanted::Nothing, value)
+    at.get_positionals().nth(positional).map_or(CompletionKind::Nothing, value)
 }
 
 fn help(text: Option<&clap::builder::StyledStr>) -> String {
@@ -111,16 +111,16 @@ fn takes_value(option: &Arg) -> bool {
     option.get_action().takes_values()
 }
 
-fn value(argument: &Arg) -> Wanted {
+fn value(argument: &Arg) -> CompletionKind {
     let possible = argument.get_possible_values();
     if !possible.is_empty() && takes_value(argument) {
-        return Wanted::Words(possible.iter().map(|value| (value.get_name().to_owned(), help(value.get_help()))).collect());
+        return CompletionKind::Words(possible.iter().map(|value| (value.get_name().to_owned(), help(value.get_help()))).collect());
     }
     match argument.get_id().as_str() {
-        "name" => Wanted::Resource,
-        "node" => Wanted::Node,
-        "filename" | "kubeconfig" => Wanted::File,
-        _ => Wanted::Nothing,
+        "name" => CompletionKind::Resource,
+        "node" => CompletionKind::Node,
+        "filename" | "kubeconfig" => CompletionKind::File,
+        _ => CompletionKind::Nothing,
     }
 }
 
@@ -162,13 +162,13 @@ async fn names(global: &Global, nodes: bool) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    fn after(line: &str, last: &str) -> Wanted {
+    fn after(line: &str, last: &str) -> CompletionKind {
         let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
         wanted(&words, last)
     }
 
-    fn has(wanted: &Wanted, word: &str) -> bool {
-        matches!(wanted, Wanted::Words(words) if words.iter().any(|(one, _)| one == word))
+    fn has(wanted: &CompletionKind, word: &str) -> bool {
+        matches!(wanted, CompletionKind::Words(words) if words.iter().any(|(one, _)| one == word))
     }
 
     #[test]
@@ -178,11 +178,11 @@ mod tests {
         assert!(has(&after("status", "--"), "--until-complete") && has(&after("status", "--"), "--namespace"));
         assert!(has(&after("status -o", ""), "json"));
         assert!(has(&after("completion", ""), "zsh"));
-        assert_eq!(after("status", ""), Wanted::Resource);
-        assert_eq!(after("why", ""), Wanted::Node);
-        assert_eq!(after("why n1", ""), Wanted::Resource);
-        assert_eq!(after("plan -f", ""), Wanted::File);
-        assert_eq!(after("why n1 edge", ""), Wanted::Nothing);
+        assert_eq!(after("status", ""), CompletionKind::Resource);
+        assert_eq!(after("why", ""), CompletionKind::Node);
+        assert_eq!(after("why n1", ""), CompletionKind::Resource);
+        assert_eq!(after("plan -f", ""), CompletionKind::File);
+        assert_eq!(after("why n1 edge", ""), CompletionKind::Nothing);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const LISTED: usize = 100;
 /// What is shown of a resource. Also what `-o json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct View {
+pub struct StatusView {
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -111,7 +111,7 @@ pub struct Row {
     pub message: String,
 }
 
-impl View {
+impl StatusView {
     /// Of a resource as it was read.
     pub fn of(resource: &IngressDaemonSet) -> Self {
         let status = resource.status.clone().unwrap_or_default();

@@ -24,7 +24,7 @@ use crate::output::{Style, Tone, age, span, tone_of};
 
 /// What is known of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct NodeExplanation {
     /// In a word.
     pub phase: String,
     /// Since when, RFC 3339, where the operator says so.
@@ -36,7 +36,7 @@ pub struct Answer {
 }
 
 /// Says why a node is as it is; `Err` where there is no such node, with what to do.
-pub fn why(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Result<Answer, String> {
+pub fn why(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Result<NodeExplanation, String> {
     let ledger = resource.ledger();
     let known = snapshot.nodes.contains_key(node) || snapshot.deployments.contains_key(node);
     if !known && ledger.is_none_or(|ledger| !ledger.grants.contains_key(node)) {
@@ -49,7 +49,7 @@ pub fn why(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Resu
         }
         None => unsaid(snapshot, node),
     };
-    Ok(Answer { phase, since: since.filter(|since| !since.is_empty()), reason, details: details(resource, snapshot, node) })
+    Ok(NodeExplanation { phase, since: since.filter(|since| !since.is_empty()), reason, details: details(resource, snapshot, node) })
 }
 
 fn unknown(snapshot: &Snapshot, node: &str) -> String {
@@ -221,7 +221,7 @@ fn clock(seconds: i64) -> String {
     DateTime::<Utc>::from_timestamp(seconds, 0).map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-impl Answer {
+impl NodeExplanation {
     /// For people.
     pub fn render(&self, resource: &IngressDaemonSet, node: &str, style: Style, now: i64) -> String {
         let tone = if self.phase == "NotChosen" { Tone::Plain } else { tone_of(&self.phase) };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     /// What is said of a node with these taints, which gates of these names keep there.
-    fn asked(taints: &[(&str, Option<&str>)]) -> Answer {
+    fn asked(taints: &[(&str, Option<&str>)]) -> NodeExplanation {
         let resource = resource();
         let mut node = NodeFacts { uid: "u".into(), ready: true, ..NodeFacts::default() };
         node.labels.insert("role".into(), "edge".into());

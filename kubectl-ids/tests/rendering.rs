@@ -6,7 +6,7 @@ use crds::{
     ledger::{Grant, GrantReason, Ledger, RolloutState},
 };
 use insta::assert_snapshot;
-use kubectl_ids::{output::Style, view::View};
+use kubectl_ids::{output::Style, status_view::StatusView};
 use serde_json::{Value, json};
 
 /// 2026-01-01T00:10:00Z.
@@ -80,35 +80,35 @@ fn complete() -> IngressDaemonSet {
 
 #[test]
 fn a_rollout_under_way_is_readable_in_a_pipe() {
-    assert_snapshot!(View::of(&rolling()).render(PIPE, NOW));
+    assert_snapshot!(StatusView::of(&rolling()).render(PIPE, NOW));
 }
 
 #[test]
 fn a_terminal_of_80_columns_gets_colours_and_no_longer_line() {
-    let text = View::of(&rolling()).render(TERMINAL, NOW);
+    let text = StatusView::of(&rolling()).render(TERMINAL, NOW);
     assert_snapshot!(text.replace('\x1b', "ESC"));
 }
 
 #[test]
 fn a_finished_rollout_has_no_table() {
-    let view = View::of(&complete());
+    let view = StatusView::of(&complete());
     assert!(view.complete && view.stalled.is_none());
     assert_snapshot!(view.render(PIPE, NOW));
 }
 
 #[test]
 fn a_resource_that_no_operator_has_seen_says_so() {
-    assert_snapshot!(View::of(&resource(&json!({}))).render(PIPE, NOW));
+    assert_snapshot!(StatusView::of(&resource(&json!({}))).render(PIPE, NOW));
 }
 
 #[test]
 fn programs_get_the_same_as_json() {
-    assert_snapshot!(serde_json::to_string_pretty(&View::of(&rolling())).unwrap());
+    assert_snapshot!(serde_json::to_string_pretty(&StatusView::of(&rolling())).unwrap());
 }
 
 #[test]
 fn output_that_cannot_be_rewritten_gets_a_line_for_each_change() {
-    let (before, after) = (View::of(&rolling()), View::of(&complete()));
+    let (before, after) = (StatusView::of(&rolling()), StatusView::of(&complete()));
     assert_eq!(before.changes(Some(&before)), Vec::<String>::new());
     assert_snapshot!(format!("{}\n--\n{}", before.changes(None).join("\n"), after.changes(Some(&before)).join("\n")));
 }

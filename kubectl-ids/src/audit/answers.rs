@@ -29,10 +29,10 @@ const LONGEST: usize = 16 * 1024;
 
 /// Health checkers that run.
 #[derive(Clone, Debug, Default)]
-pub struct Doors(Arc<Mutex<BTreeMap<String, Door>>>);
+pub struct CheckerPorts(Arc<Mutex<BTreeMap<String, CheckerPort>>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Door {
+struct CheckerPort {
     /// The resource that it is for, by the first 8 characters of its UID: names come again.
     resource: String,
     pod: String,
@@ -46,7 +46,7 @@ enum Heard {
     Nothing,
 }
 
-impl Doors {
+impl CheckerPorts {
     /// Takes in what a watch delivered.
     pub fn see(&self, observation: &Observation) {
         if observation.kind != Kind::Pod {
@@ -87,7 +87,7 @@ impl Doors {
     }
 
     /// Those whose turn it is, after the one that was `last`.
-    fn round(&self, last: &str) -> Vec<(String, Door)> {
+    fn round(&self, last: &str) -> Vec<(String, CheckerPort)> {
         let doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (done, to_come): (Vec<_>, Vec<_>) = doors.iter().partition(|(uid, _)| uid.as_str() <= last);
         to_come.into_iter().chain(done).take(IN_ONE_ROUND).map(|(uid, door)| (uid.clone(), door.clone())).collect()
@@ -95,7 +95,7 @@ impl Doors {
 }
 
 /// Where a pod of a health checker answers, once it runs.
-fn door(pod: &Value) -> Option<Door> {
+fn door(pod: &Value) -> Option<CheckerPort> {
     let labels = &pod["metadata"]["labels"];
     labels[names::HEALTH_CHECKER_LABEL].as_str()?;
     if pod["status"]["phase"] != "Running" || !pod["metadata"]["deletionTimestamp"].is_null() {
@@ -104,10 +104,10 @@ fn door(pod: &Value) -> Option<Door> {
     let arguments = pod["spec"]["containers"][0]["args"].as_array()?;
     let port = arguments.iter().find_map(|argument| argument.as_str()?.strip_prefix("--port="))?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    Some(Door { resource: text(&labels[names::RESOURCE_LABEL])?, pod: text(&pod["metadata"]["name"])?, port: port.parse().ok()? })
+    Some(CheckerPort { resource: text(&labels[names::RESOURCE_LABEL])?, pod: text(&pod["metadata"]["name"])?, port: port.parse().ok()? })
 }
 
-async fn ask(client: &Client, namespace: &str, Door { resource, pod, port }: &Door) -> Heard {
+async fn ask(client: &Client, namespace: &str, CheckerPort { resource, pod, port }: &CheckerPort) -> Heard {
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/");
     let Ok(request) = Request::get(path).body(Body::empty()) else { return Heard::Nothing };
     let answer = async {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn only_health_checkers_that_run_and_stay_are_asked() {
-        assert_eq!(door(&pod("a")), Some(Door { resource: "0a1b2c3d".to_owned(), pod: "pod-a".to_owned(), port: 10080 }));
+        assert_eq!(door(&pod("a")), Some(CheckerPort { resource: "0a1b2c3d".to_owned(), pod: "pod-a".to_owned(), port: 10080 }));
         for (pointer, value) in [
             ("/metadata/labels", json!({})),
             ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn everybody_has_a_turn_and_a_round_has_its_limit() {
-        let doors = Doors::default();
+        let doors = CheckerPorts::default();
         for index in 0..50 {
             doors.see(&seen(pod(&format!("{index:02}")), false));
         }

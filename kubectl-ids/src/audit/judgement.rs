@@ -11,7 +11,7 @@ use super::{expectations, loosened};
 
 /// What must not have happened, to which resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct ResourceViolation {
     /// Its name.
     pub resource: String,
     /// What.
@@ -22,7 +22,7 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct Judge {
     only: Option<String>,
-    cases: BTreeMap<String, Case>,
+    cases: BTreeMap<String, ResourceAudit>,
     /// The newest of each object that concerns every resource: one that is made later is judged by them, too.
     shared: BTreeMap<(Kind, String), Observation>,
     /// Changes judged.
@@ -32,7 +32,7 @@ pub struct Judge {
 }
 
 #[derive(Debug)]
-struct Case {
+struct ResourceAudit {
     namespace: String,
     name: String,
     audit: Audit<'static>,
@@ -63,7 +63,7 @@ impl Judge {
     }
 
     /// A change, in its turn; `late`: it is not known what was before it.
-    pub fn judge(&mut self, observation: &Observation, late: bool) -> Vec<Finding> {
+    pub fn judge(&mut self, observation: &Observation, late: bool) -> Vec<ResourceViolation> {
         self.judged += 1;
         if observation.kind == Kind::IngressDaemonSet {
             self.note_resource(observation);
@@ -71,7 +71,7 @@ impl Judge {
         if matches!(observation.kind, Kind::Node | Kind::ClusterRoleBinding) {
             self.shared.insert((observation.kind, uid(&observation.object).to_owned()), observation.clone());
         }
-        let mut found: Vec<Finding> = Vec::new();
+        let mut found: Vec<ResourceViolation> = Vec::new();
         for case in self.cases.iter_mut().filter(|(uid8, _)| concerns(observation, uid8)).map(|(_, case)| case) {
             if late {
                 case.audit.take_in(observation);
@@ -81,7 +81,7 @@ impl Judge {
             for violation in case.audit.take_violations() {
                 // What is wrong with a Node is seen in the judgement of each resource on it.
                 if !found.iter().any(|finding| finding.violation == violation) {
-                    found.push(Finding { resource: case.name.clone(), violation });
+                    found.push(ResourceViolation { resource: case.name.clone(), violation });
                 }
             }
         }
@@ -91,7 +91,7 @@ impl Judge {
     /// An answer of a health checker of the resource whose UID begins like this; it is judged when all is known that it can rest on. One that
     /// speaks of another resource came from somebody else on the same port of the node.
     pub fn hear(&mut self, uid8: &str, answer: Answer) {
-        let speaks_of = |case: &&mut Case| (&case.namespace, &case.name) == (&answer.resource.0, &answer.resource.1);
+        let speaks_of = |case: &&mut ResourceAudit| (&case.namespace, &case.name) == (&answer.resource.0, &answer.resource.1);
         if let Some(case) = self.cases.get_mut(uid8).filter(speaks_of) {
             self.heard += 1;
             case.audit.hear(answer);
@@ -99,11 +99,11 @@ impl Judge {
     }
 
     /// Everything that happened until then was seen.
-    pub fn judge_answers(&mut self, until: DateTime<Utc>) -> Vec<Finding> {
+    pub fn judge_answers(&mut self, until: DateTime<Utc>) -> Vec<ResourceViolation> {
         let mut found = Vec::new();
-        for Case { name, audit, .. } in self.cases.values_mut() {
+        for ResourceAudit { name, audit, .. } in self.cases.values_mut() {
             audit.judge_answers(until);
-            found.extend(audit.take_violations().into_iter().map(|violation| Finding { resource: name.clone(), violation }));
+            found.extend(audit.take_violations().into_iter().map(|violation| ResourceViolation { resource: name.clone(), violation }));
         }
         found
     }
@@ -117,10 +117,10 @@ impl Judge {
     }
 
     /// What only the end shows.
-    pub fn end(self) -> Vec<Finding> {
+    pub fn end(self) -> Vec<ResourceViolation> {
         let findings = self.cases.into_values().flat_map(|case| {
             let name = case.name;
-            case.audit.finish().violations.into_iter().map(move |violation| Finding { resource: name.clone(), violation })
+            case.audit.finish().violations.into_iter().map(move |violation| ResourceViolation { resource: name.clone(), violation })
         });
         findings.collect()
     }
@@ -143,7 +143,7 @@ impl Judge {
         let mut audit = Audit::owned(now.clone());
         self.shared.values().for_each(|observation| audit.take_in(observation));
         let namespace = resource.metadata.namespace.unwrap_or_default();
-        self.cases.insert(uid8, Case { namespace, name, audit, allowed: now });
+        self.cases.insert(uid8, ResourceAudit { namespace, name, audit, allowed: now });
     }
 }
 

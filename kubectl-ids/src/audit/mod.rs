@@ -2,22 +2,22 @@
 
 mod answers;
 mod expected;
-mod judge;
+mod judgement;
 
 #[cfg(test)]
-mod judge_tests;
+mod judgement_tests;
 #[cfg(test)]
 mod rights_tests;
 
 pub use expected::{expectations, loosened};
-pub use judge::{Finding, Judge};
+pub use judgement::{Judge, ResourceViolation};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
-use answers::Doors;
+use answers::CheckerPorts;
 use anyhow::{Result, bail};
 use auditor::{
     Answer, Kind, Observation,
@@ -37,7 +37,7 @@ use tokio::{
 
 use crate::{
     cluster::Cluster,
-    failure::{Request, explain, is_forbidden},
+    failure::{RuleRequest, explain, is_forbidden},
 };
 
 /// How far watches may be apart.
@@ -96,7 +96,7 @@ impl Sink for Channel {
 
 /// How much was judged.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct AuditCounts {
     /// Changes of objects.
     pub changes: usize,
     /// Answers of health checkers.
@@ -106,7 +106,7 @@ pub struct Judged {
 }
 
 /// A running audit. Dropping it stops it.
-pub struct Audit {
+pub struct RunningAudit {
     /// The judgement so far.
     pub judge: Judge,
     queue: Queue,
@@ -116,13 +116,13 @@ pub struct Audit {
     /// Kinds that are not watched just now, whose changes nobody judges, and whether a remark has said why.
     unwatched: BTreeMap<Kind, bool>,
     /// Where health checkers answer.
-    doors: Doors,
+    doors: CheckerPorts,
     /// What could not be judged, and why.
     pub remarks: Vec<String>,
     _tasks: JoinSet<()>,
 }
 
-impl Audit {
+impl RunningAudit {
     /// Begins with what is there now. `name`: this resource only.
     pub async fn begin(cluster: &Cluster, name: Option<&str>) -> Result<Self> {
         let (sender, mut events) = unbounded_channel();
@@ -146,7 +146,7 @@ impl Audit {
             listing.insert(kind);
             tasks.spawn(async move { watch::follow(kind, &api, labels, &channel).await });
         }
-        let (mut queue, mut before, doors) = (Queue::new(PATIENCE), Vec::new(), Doors::default());
+        let (mut queue, mut before, doors) = (Queue::new(PATIENCE), Vec::new(), CheckerPorts::default());
         let mut unwatched: BTreeMap<_, _> = listing.iter().map(|kind| (*kind, false)).collect();
         while !listing.is_empty() {
             match events.recv().await {
@@ -173,7 +173,7 @@ impl Audit {
     }
 
     /// What was found next, after a moment at most.
-    pub async fn next(&mut self) -> Vec<Finding> {
+    pub async fn next(&mut self) -> Vec<ResourceViolation> {
         // Nothing that was received is lost when the time is over first.
         let _ = tokio::time::timeout(TICK, async {
             while let Some(event) = self.events.recv().await {
@@ -190,7 +190,7 @@ impl Audit {
     }
 
     /// The rest, when nothing is waited for any more.
-    pub fn end(mut self) -> (Vec<Finding>, Judged) {
+    pub fn end(mut self) -> (Vec<ResourceViolation>, AuditCounts) {
         while let Ok(event) = self.events.try_recv() {
             self.take(event);
         }
@@ -199,7 +199,7 @@ impl Audit {
             found.extend(self.judge.judge(&next.observation, next.late));
         }
         let unwatched = self.unwatched.keys().map(|kind| kind.as_str().to_owned()).collect();
-        let judged = Judged { changes: self.judge.judged, answers: self.judge.heard, unwatched };
+        let judged = AuditCounts { changes: self.judge.judged, answers: self.judge.heard, unwatched };
         found.extend(self.judge.end());
         (found, judged)
     }
@@ -246,14 +246,14 @@ fn api(cluster: &Cluster, kind: Kind) -> (Api<DynamicObject>, Option<&'static st
     }
 }
 
-fn request(cluster: &Cluster, kind: Kind) -> Request<'_> {
+fn request(cluster: &Cluster, kind: Kind) -> RuleRequest<'_> {
     let namespace = Some(cluster.namespace.as_str());
     match kind {
-        Kind::IngressDaemonSet => Request::ours("watch", &cluster.namespace),
-        Kind::Deployment => Request::of("watch", "apps", "deployments", namespace),
-        Kind::ReplicaSet => Request::of("watch", "apps", "replicasets", namespace),
-        Kind::Pod => Request::of("watch", "", "pods", namespace),
-        Kind::Node => Request::nodes("watch"),
-        Kind::ClusterRoleBinding => Request::of("watch", "rbac.authorization.k8s.io", "clusterrolebindings", None),
+        Kind::IngressDaemonSet => RuleRequest::ours("watch", &cluster.namespace),
+        Kind::Deployment => RuleRequest::of("watch", "apps", "deployments", namespace),
+        Kind::ReplicaSet => RuleRequest::of("watch", "apps", "replicasets", namespace),
+        Kind::Pod => RuleRequest::of("watch", "", "pods", namespace),
+        Kind::Node => RuleRequest::nodes("watch"),
+        Kind::ClusterRoleBinding => RuleRequest::of("watch", "rbac.authorization.k8s.io", "clusterrolebindings", None),
     }
 }

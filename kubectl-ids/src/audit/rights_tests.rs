@@ -1,6 +1,6 @@
 //! Who may not see everything is told so before anything is judged.
 
-use super::Audit;
+use super::RunningAudit;
 use crate::cluster::Cluster;
 use http::{Request, Response};
 use kube::{Client, client::Body};
@@ -34,10 +34,10 @@ async fn who_may_list_and_not_watch_is_told_so_instead_of_that_nothing_changes()
     for kind in ["ingressdaemonsets", "deployments", "replicasets", "pods", "nodes"] {
         let client = server(kind);
         let cluster = Cluster { client: client.clone(), asks_once: client, namespace: "edge".into(), operator_namespace: "ids".into() };
-        let refused = Audit::begin(&cluster, None).await.err().map(|error| format!("{error:#}")).unwrap_or_default();
+        let refused = RunningAudit::begin(&cluster, None).await.err().map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(refused.contains("watch") && refused.contains(kind), "{kind}: {refused}");
     }
     let client = server("nothing");
     let cluster = Cluster { client: client.clone(), asks_once: client, namespace: "edge".into(), operator_namespace: "ids".into() };
-    assert!(Audit::begin(&cluster, None).await.is_ok());
+    assert!(RunningAudit::begin(&cluster, None).await.is_ok());
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     arguments,
-    audit::{Audit, Finding, Judged},
+    audit::{AuditCounts, ResourceViolation, RunningAudit},
     cluster::Cluster,
     failure::listed,
     output::{Style, Tone, print, remarks, span},
@@ -18,11 +18,11 @@ use crate::{
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Judges until Ctrl-C, or for a time.
-pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) -> Result<ExitCode> {
+pub async fn audit(cluster: &Cluster, options: &arguments::AuditOptions, style: Style) -> Result<ExitCode> {
     if options.name.is_some() {
         cluster.find(options.name.as_deref()).await?;
     }
-    let mut audit = Audit::begin(cluster, options.name.as_deref()).await?;
+    let mut audit = RunningAudit::begin(cluster, options.name.as_deref()).await?;
     let resources = audit.judge.resources();
     ensure!(
         !resources.is_empty() || options.name.is_none(),
@@ -51,7 +51,7 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
     violations += report(&found, style)?;
     let seconds = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
     let number = style.paint(&format!("{violations} violations"), if violations == 0 { Tone::Good } else { Tone::Bad });
-    let Judged { changes, answers, unwatched } = judged;
+    let AuditCounts { changes, answers, unwatched } = judged;
     print(&format!("{changes} changes and {answers} answers of health checkers judged in {}: {number}\n", span(seconds)))?;
     if !unwatched.is_empty() {
         remarks(&[format!("{} are not watched: what happened to them is not judged", listed(&unwatched))]);
@@ -59,8 +59,8 @@ pub async fn audit(cluster: &Cluster, options: &arguments::Audit, style: Style) 
     Ok(if violations == 0 && unwatched.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn report(found: &[Finding], style: Style) -> Result<usize> {
-    for Finding { resource, violation } in found {
+fn report(found: &[ResourceViolation], style: Style) -> Result<usize> {
+    for ResourceViolation { resource, violation } in found {
         let time = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
         let code = style.paint(violation.property.code(), Tone::Bad);
         print(&format!("{time}  {code} {resource}  {violation}\n"))?;

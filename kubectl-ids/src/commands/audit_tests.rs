@@ -67,7 +67,7 @@ fn refusal() -> Value {
 async fn an_audit_fails_where_a_kind_was_never_watched_or_ceased_to_be_and_passes_where_all_were() {
     let mut passed = Vec::new();
     for right in [Right::Stays, Right::GoesBeforeTheWatch, Right::GoesWithTheWatch, Right::IsNotAnswered] {
-        let options = arguments::Audit { name: None, duration: Some(Duration::from_secs(5)) };
+        let options = arguments::AuditOptions { name: None, duration: Some(Duration::from_secs(5)) };
         if audit(&cluster(right), &options, Style::default()).await.unwrap() == ExitCode::SUCCESS {
             passed.push(right);
         }

@@ -15,8 +15,8 @@ use kube::ResourceExt as _;
 use crate::{
     arguments::{Arguments, Command, OnNode},
     cluster::Cluster,
-    completion,
     output::{Style, print, remark, remarks},
+    shell_completion,
     why::why,
 };
 
@@ -24,9 +24,9 @@ use crate::{
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let global = &arguments.global;
     match &arguments.command {
-        Command::Completion { shell } => return completion::script(*shell).and_then(|text| print(&text)).map(|()| ExitCode::SUCCESS),
+        Command::Completion { shell } => return shell_completion::script(*shell).and_then(|text| print(&text)).map(|()| ExitCode::SUCCESS),
         Command::Complete { words } => {
-            print(&completion::candidates(global, words).await)?;
+            print(&shell_completion::candidates(global, words).await)?;
             return Ok(ExitCode::SUCCESS);
         }
         _ => {}

@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 use super::{plan::MANAGER, say_if_operator_is_down, steer::patch, title};
 use crate::{
-    arguments::{OnNode, Release, Retry},
+    arguments::{OnNode, ReleaseOptions, RetryOptions},
     cluster::Cluster,
-    failure::{Request, explain, is_missing},
+    failure::{RuleRequest, explain, is_missing},
     output::{print, span},
 };
 
@@ -54,7 +54,7 @@ pub async fn skip(cluster: &Cluster, on: &OnNode, skip: bool) -> Result<()> {
 }
 
 /// Asks for another try on a node on which the revision failed, or on all of them.
-pub async fn retry(cluster: &Cluster, options: &Retry) -> Result<()> {
+pub async fn retry(cluster: &Cluster, options: &RetryOptions) -> Result<()> {
     let Some(node) = &options.node else {
         return retry_all(cluster, options.all.as_deref().filter(|name| !name.is_empty())).await;
     };
@@ -105,7 +105,7 @@ fn now() -> String {
 }
 
 /// Frees a stuck place in the budget, after a person has confirmed it.
-pub async fn release(cluster: &Cluster, options: &Release) -> Result<()> {
+pub async fn release(cluster: &Cluster, options: &ReleaseOptions) -> Result<()> {
     let node = &options.on.node;
     let resource = cluster.find(options.on.name.as_deref()).await?;
     let Some(grant) = resource.ledger().and_then(|ledger| ledger.grants.get(node)) else {
@@ -164,7 +164,7 @@ async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option
     for _ in 0..ATTEMPTS {
         let node = match nodes.get(name).await {
             Err(error) if is_missing(&error) => bail!("there is no node {name}: `kubectl get nodes` lists them"),
-            other => other.map_err(|error| explain(error, Request::nodes("get")))?,
+            other => other.map_err(|error| explain(error, RuleRequest::nodes("get")))?,
         };
         let old = node.annotations().get(key).map(String::as_str);
         let Some(new) = edit(old) else { return Ok(false) };
@@ -182,7 +182,7 @@ async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option
             Ok(_) => return Ok(true),
             // Somebody has changed it meanwhile: read it again.
             Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {}
-            Err(error) => return Err(explain(error, Request::nodes("patch"))),
+            Err(error) => return Err(explain(error, RuleRequest::nodes("patch"))),
         }
     }
     bail!("annotation {key} of node {name} changes all the time: try again")

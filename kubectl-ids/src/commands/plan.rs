@@ -13,18 +13,18 @@ use serde_json::Value;
 
 use super::{say_if_operator_is_down, title};
 use crate::{
-    arguments::Plan,
+    arguments::PlanOptions,
     cluster::Cluster,
-    failure::{Request, explain, is_missing, unknown_kind},
+    failure::{RuleRequest, explain, is_missing, unknown_kind},
     output::{Style, print, remark, remarks},
-    plan::{forecast, manifest, pace::Pace},
+    plan::{file, forecast, pace::Pace},
 };
 
 /// Field manager of what is only tried, and of what the plugin writes.
 pub const MANAGER: &str = "kubectl-ids";
 
 /// Says what would happen.
-pub async fn plan(cluster: &Cluster, options: &Plan, style: Style) -> Result<ExitCode> {
+pub async fn plan(cluster: &Cluster, options: &PlanOptions, style: Style) -> Result<ExitCode> {
     let (cluster, resource) = match &options.filename {
         None => (cluster.clone(), cluster.find(options.name.as_deref()).await?),
         Some(path) => {
@@ -35,7 +35,7 @@ pub async fn plan(cluster: &Cluster, options: &Plan, style: Style) -> Result<Exi
             } else {
                 std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
             };
-            try_file(cluster, &manifest::read(&text, options.name.as_deref())?).await?
+            try_file(cluster, &file::read(&text, options.name.as_deref())?).await?
         }
     };
     say_if_operator_is_down(&cluster, &resource).await;
@@ -69,19 +69,19 @@ async fn try_file(cluster: &Cluster, file: &Value) -> Result<(Cluster, IngressDa
     let stored = match resource.get(name).await {
         Ok(stored) => Some(stored),
         Err(error) if is_missing(&error) => None,
-        Err(error) => return Err(explain(error, Request::ours("get", namespace))),
+        Err(error) => return Err(explain(error, RuleRequest::ours("get", namespace))),
     };
     let tried = if let Some(stored) = stored {
-        let patch = manifest::applied(&serde_json::to_value(stored)?, file);
+        let patch = file::applied(&serde_json::to_value(stored)?, file);
         let params = PatchParams { dry_run: true, field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        resource.patch(name, &params, &Patch::Merge(patch)).await.map_err(|error| explain(error, Request::ours("patch", namespace)))?
+        resource.patch(name, &params, &Patch::Merge(patch)).await.map_err(|error| explain(error, RuleRequest::ours("patch", namespace)))?
     } else {
         remark(&format!("there is no IngressDaemonSet {name} in namespace {namespace} yet: this is the plan for a new one"));
         let object = serde_json::from_value(file.clone()).context("the file")?;
         let params = PostParams { dry_run: true, field_manager: Some(MANAGER.into()) };
         match resource.create(&params, &object).await {
             Err(error) if is_missing(&error) => return Err(unknown_kind()),
-            other => other.map_err(|error| explain(error, Request::ours("create", namespace)))?,
+            other => other.map_err(|error| explain(error, RuleRequest::ours("create", namespace)))?,
         }
     };
     let mut tried: IngressDaemonSet = serde_json::from_value(serde_json::to_value(tried)?).context("the API server's answer")?;

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::{say_if_operator_is_down, steer::patch, title};
 use crate::{
-    arguments::{One, Promote, Undo},
+    arguments::{One, PromoteOptions, UndoOptions},
     cluster::Cluster,
-    failure::{Request, explain},
+    failure::{RuleRequest, explain},
     history::{Revision, newest_before, render},
     output::{Style, print, span},
 };
@@ -35,7 +35,7 @@ async fn recorded(cluster: &Cluster, resource: &IngressDaemonSet) -> Result<Vec<
     let uid = resource.metadata.uid.clone().unwrap_or_default();
     let api = Api::<ControllerRevision>::namespaced(cluster.client.clone(), &cluster.namespace);
     let ours = ListParams::default().labels(&format!("{}={}", names::RESOURCE_LABEL, names::uid8(&uid)));
-    let request = Request::of("list", "apps", "controllerrevisions", Some(&cluster.namespace));
+    let request = RuleRequest::of("list", "apps", "controllerrevisions", Some(&cluster.namespace));
     let listed = api.list(&ours).await.map_err(|error| explain(error, request))?;
     let owned = |found: &ControllerRevision| found.owner_references().iter().any(|owner| owner.uid == uid);
     let mut revisions: Vec<_> = listed.items.iter().filter(|found| owned(found)).map(Revision::of).collect();
@@ -59,7 +59,7 @@ async fn nodes_by_revision(cluster: &Cluster, resource: &IngressDaemonSet) -> BT
 }
 
 /// Pins a former revision, or with `--clear` no more.
-pub async fn undo(cluster: &Cluster, options: &Undo) -> Result<()> {
+pub async fn undo(cluster: &Cluster, options: &UndoOptions) -> Result<()> {
     let resource = cluster.find(options.one.name.as_deref()).await?;
     if options.clear {
         if resource.spec.rollback_to.is_none() {
@@ -104,7 +104,7 @@ pub async fn undo(cluster: &Cluster, options: &Undo) -> Result<()> {
 }
 
 /// Lets a paused step go on.
-pub async fn promote(cluster: &Cluster, options: &Promote) -> Result<()> {
+pub async fn promote(cluster: &Cluster, options: &PromoteOptions) -> Result<()> {
     let resource = cluster.find(options.one.name.as_deref()).await?;
     let rolling = resource.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     let steps = rolling.map_or(0, |rolling| rolling.steps.len());

@@ -17,10 +17,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::say_if_operator_is_down;
 use crate::{
-    arguments::{Format, Status},
+    arguments::{Format, StatusOptions},
     cluster::Cluster,
     output::{Screen, Style, print, remark},
-    view::View,
+    status_view::StatusView,
 };
 
 /// How often ages are counted on.
@@ -29,10 +29,10 @@ const TICK: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Shows a resource.
-pub async fn status(cluster: &Cluster, options: &Status, style: Style) -> Result<ExitCode> {
+pub async fn status(cluster: &Cluster, options: &StatusOptions, style: Style) -> Result<ExitCode> {
     let resource = cluster.find(options.one.name.as_deref()).await?;
     say_if_operator_is_down(cluster, &resource).await;
-    let view = View::of(&resource);
+    let view = StatusView::of(&resource);
     if !options.watch && !options.until_complete {
         show(&view, options.output, style)?;
         return Ok(ExitCode::SUCCESS);
@@ -41,7 +41,7 @@ pub async fn status(cluster: &Cluster, options: &Status, style: Style) -> Result
     follow(cluster, &resource, &mut following).await
 }
 
-fn show(view: &View, format: Format, style: Style) -> Result<()> {
+fn show(view: &StatusView, format: Format, style: Style) -> Result<()> {
     match format {
         Format::Table => print(&view.render(style, Utc::now().timestamp())),
         Format::Json => print(&format!("{}\n", serde_json::to_string_pretty(view)?)),
@@ -49,15 +49,15 @@ fn show(view: &View, format: Format, style: Style) -> Result<()> {
 }
 
 struct Following<'a> {
-    options: &'a Status,
+    options: &'a StatusOptions,
     style: Style,
     screen: Screen,
-    before: Option<View>,
+    before: Option<StatusView>,
 }
 
 impl Following<'_> {
     /// Shows what is new: the whole on a terminal, a line for each change elsewhere.
-    fn show(&mut self, view: &View) -> Result<()> {
+    fn show(&mut self, view: &StatusView) -> Result<()> {
         match (self.options.output, self.style.size) {
             (Format::Json, _) if self.before.as_ref() != Some(view) => print(&format!("{}\n", serde_json::to_string(view)?))?,
             (Format::Json, _) => {}
@@ -91,7 +91,7 @@ impl Following<'_> {
     }
 
     /// How it ends, when it does.
-    fn outcome(&self, view: &View) -> Option<ExitCode> {
+    fn outcome(&self, view: &StatusView) -> Option<ExitCode> {
         if !self.options.until_complete {
             return None;
         }
@@ -105,7 +105,7 @@ impl Following<'_> {
 
 /// What a watch shows of one resource.
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedResource {
     /// UID of the one that was shown last.
     uid: Option<String>,
     /// What a list has shown, while it lasts.
@@ -114,7 +114,7 @@ struct Watched {
 
 /// What is new of it.
 #[derive(Debug)]
-enum News {
+enum ResourceChange {
     Nothing,
     Changed(Box<IngressDaemonSet>),
     /// It is gone.
@@ -123,16 +123,16 @@ enum News {
     Replaced(Box<IngressDaemonSet>),
 }
 
-impl Watched {
-    fn see(&mut self, event: Event<IngressDaemonSet>) -> News {
+impl WatchedResource {
+    fn see(&mut self, event: Event<IngressDaemonSet>) -> ResourceChange {
         match event {
             Event::Init => {
                 self.listed = None;
-                News::Nothing
+                ResourceChange::Nothing
             }
             Event::InitApply(resource) => {
                 self.listed = Some(resource);
-                News::Nothing
+                ResourceChange::Nothing
             }
             // What was deleted while nothing was watched is missing in the next list.
             Event::InitDone => match self.listed.take() {
@@ -142,18 +142,18 @@ impl Watched {
             Event::Apply(resource) => self.shown(resource),
             // Of one that another one has replaced already, nothing is shown.
             Event::Delete(resource) if self.uid == resource.metadata.uid => self.gone(),
-            Event::Delete(_) => News::Nothing,
+            Event::Delete(_) => ResourceChange::Nothing,
         }
     }
 
-    fn gone(&mut self) -> News {
-        self.uid.take().map_or(News::Nothing, |_| News::Gone)
+    fn gone(&mut self) -> ResourceChange {
+        self.uid.take().map_or(ResourceChange::Nothing, |_| ResourceChange::Gone)
     }
 
-    fn shown(&mut self, resource: IngressDaemonSet) -> News {
+    fn shown(&mut self, resource: IngressDaemonSet) -> ResourceChange {
         let before = std::mem::replace(&mut self.uid, resource.metadata.uid.clone());
         let resource = Box::new(resource);
-        if before.is_some() && before != self.uid { News::Replaced(resource) } else { News::Changed(resource) }
+        if before.is_some() && before != self.uid { ResourceChange::Replaced(resource) } else { ResourceChange::Changed(resource) }
     }
 }
 
@@ -161,7 +161,7 @@ async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut 
     let name = resource.name_any();
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = watcher(cluster.resources(), config).default_backoff().boxed();
-    let mut watched = Watched { uid: resource.metadata.uid.clone(), ..Watched::default() };
+    let mut watched = WatchedResource { uid: resource.metadata.uid.clone(), ..WatchedResource::default() };
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let timeout = following.options.timeout;
@@ -169,7 +169,7 @@ async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut 
     // One for all rounds: a new one each time would miss a Ctrl-C that comes while the table is drawn.
     let interrupt = tokio::signal::ctrl_c();
     tokio::pin!(end, interrupt);
-    let mut view: Option<View> = None;
+    let mut view: Option<StatusView> = None;
     loop {
         tokio::select! {
             event = events.next() => {
@@ -180,19 +180,19 @@ async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut 
                         continue;
                     }
                 };
-                if matches!(news, News::Gone | News::Replaced(_)) {
+                if matches!(news, ResourceChange::Gone | ResourceChange::Replaced(_)) {
                     view = None;
                     following.gone(&name)?;
                 }
                 match news {
                     // Another one under its name is not what was waited for, either.
-                    News::Gone | News::Replaced(_) if following.options.until_complete => return Ok(ExitCode::FAILURE),
-                    News::Changed(resource) if resource.metadata.deletion_timestamp.is_some() && following.options.until_complete => {
+                    ResourceChange::Gone | ResourceChange::Replaced(_) if following.options.until_complete => return Ok(ExitCode::FAILURE),
+                    ResourceChange::Changed(resource) if resource.metadata.deletion_timestamp.is_some() && following.options.until_complete => {
                         remark(&format!("{name} is being deleted"));
                         return Ok(ExitCode::FAILURE);
                     }
-                    News::Changed(resource) | News::Replaced(resource) => view = Some(View::of(&resource)),
-                    News::Gone | News::Nothing => {}
+                    ResourceChange::Changed(resource) | ResourceChange::Replaced(resource) => view = Some(StatusView::of(&resource)),
+                    ResourceChange::Gone | ResourceChange::Nothing => {}
                 }
             }
             _ = ticks.tick(), if following.style.size.is_some() => {}
@@ -225,12 +225,12 @@ mod tests {
 
     /// What is said of these events by somebody who has seen the resource of UID 1.
     fn said(events: impl IntoIterator<Item = Event<IngressDaemonSet>>) -> Vec<String> {
-        let mut watched = Watched { uid: Some("1".into()), ..Watched::default() };
+        let mut watched = WatchedResource { uid: Some("1".into()), ..WatchedResource::default() };
         let word = |news| match news {
-            News::Nothing => None,
-            News::Changed(resource) => Some(format!("shows {}", resource.metadata.uid.unwrap_or_default())),
-            News::Gone => Some("gone".to_owned()),
-            News::Replaced(resource) => Some(format!("gone, shows {}", resource.metadata.uid.unwrap_or_default())),
+            ResourceChange::Nothing => None,
+            ResourceChange::Changed(resource) => Some(format!("shows {}", resource.metadata.uid.unwrap_or_default())),
+            ResourceChange::Gone => Some("gone".to_owned()),
+            ResourceChange::Replaced(resource) => Some(format!("gone, shows {}", resource.metadata.uid.unwrap_or_default())),
         };
         events.into_iter().filter_map(|event| word(watched.see(event))).collect()
     }

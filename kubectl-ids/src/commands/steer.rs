@@ -13,7 +13,7 @@ use super::{plan::MANAGER, say_if_operator_is_down, title};
 use crate::{
     arguments::One,
     cluster::Cluster,
-    failure::{Request, explain, listed},
+    failure::{RuleRequest, explain, listed},
     output::print,
 };
 
@@ -67,5 +67,5 @@ fn under_way(resource: &IngressDaemonSet) -> Vec<String> {
 pub async fn patch(cluster: &Cluster, resource: &IngressDaemonSet, change: &Value) -> Result<IngressDaemonSet> {
     let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
     let patched = cluster.resources().patch(&resource.name_any(), &params, &Patch::Merge(change)).await;
-    patched.map_err(|error| explain(error, Request::ours("patch", &cluster.namespace)))
+    patched.map_err(|error| explain(error, RuleRequest::ours("patch", &cluster.namespace)))
 }

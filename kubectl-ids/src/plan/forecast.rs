@@ -14,7 +14,7 @@ use planner::{
     snapshot::PortAnswer, spec::resolve,
 };
 
-use super::{pace::Pace, world::World};
+use super::{pace::Pace, simulated_cluster::SimulatedCluster};
 use crate::output::{Style, Tone, span, table};
 
 /// Nodes times passes that are simulated at most: some seconds of work.
@@ -33,7 +33,7 @@ const STILL: i64 = 86_400 + 3600;
 
 /// What a node goes through.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct NodeForecast {
     /// The node.
     pub node: String,
     /// Which group of nodes that begin together it belongs to, from 1.
@@ -73,7 +73,7 @@ pub struct Forecast {
     /// What is to be known about a spec that is carried out: a word and a sentence, from the condition Valid.
     pub remark: Option<(String, String)>,
     /// Nodes in order.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<NodeForecast>,
     /// Nodes that are held for as long as nobody acts.
     pub left: Vec<Left>,
     /// Nodes that are chosen, in the end.
@@ -107,17 +107,17 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
     let start = snapshot.now;
     let mut rollout = ForecastRollout { start, forecast, waited: BTreeMap::new(), seen: BTreeSet::new(), waves: BTreeSet::new() };
     rollout.note_grants(&snapshot, start);
-    let mut world = World::new(snapshot, pace.pod_seconds);
+    let mut cluster = SimulatedCluster::new(snapshot, pace.pod_seconds);
     let (mut work, mut restless, mut quiet, mut moved) = (0, 0, 0, start);
     let last = loop {
-        let plan = decided(&mut world);
-        world.looked(&plan);
-        rollout.note(&world.snapshot, &plan);
-        work += world.snapshot.nodes.len() + 10;
-        let now = world.snapshot.now;
+        let plan = decided(&mut cluster);
+        cluster.looked(&plan);
+        rollout.note(&cluster.snapshot, &plan);
+        work += cluster.snapshot.nodes.len() + 10;
+        let now = cluster.snapshot.now;
         let mut changed = false;
         for action in &plan.actions {
-            if world.act(action) {
+            if cluster.act(action) {
                 changed = true;
                 // The seconds that clocks have counted are written again and again.
                 moved = if matches!(action, Action::WriteStatus { .. }) { moved } else { now };
@@ -126,28 +126,28 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
         if !changed {
             rollout.note_waiting(&plan);
         }
-        rollout.note_grants(&world.snapshot, now);
+        rollout.note_grants(&cluster.snapshot, now);
         restless = if changed { restless + 1 } else { 0 };
         if changed && restless < RESTLESS && work < WORK {
             quiet = 0;
             continue;
         }
         let proving = plan.sights.is_proving() && due_soon(&plan, now);
-        quiet = if restless > 0 || world.next_event().is_some() || proving { 0 } else { quiet + 1 };
+        quiet = if restless > 0 || cluster.next_event().is_some() || proving { 0 } else { quiet + 1 };
         restless = 0;
         let due = plan.recheck_at.filter(|at| (now + 1..now + RESYNC).contains(at) && quiet < QUIET);
-        let known = world.next_event().into_iter().chain(opens(&plan, now)).min();
+        let known = cluster.next_event().into_iter().chain(opens(&plan, now)).min();
         let next = known.into_iter().chain(due.filter(|_| now - moved < STILL)).min();
         if work >= WORK || now - start > HORIZON {
             rollout.forecast.cut = true;
             break plan;
         }
         match next {
-            Some(at) => world.advance(at),
+            Some(at) => cluster.advance(at),
             None => break plan,
         }
     };
-    (rollout.end(&world.snapshot, &last), world.snapshot)
+    (rollout.end(&cluster.snapshot, &last), cluster.snapshot)
 }
 
 /// A clock of the proof runs.
@@ -156,16 +156,16 @@ fn due_soon(plan: &Plan, now: i64) -> bool {
 }
 
 /// A decision, with health ports that are not asked: in the simulation each answers, and contradicts nothing.
-fn decided(world: &mut World) -> Plan {
-    let plan = decide(&world.snapshot);
+fn decided(cluster: &mut SimulatedCluster) -> Plan {
+    let plan = decide(&cluster.snapshot);
     if plan.questions.is_empty() {
         return plan;
     }
     let agrees = |port: &u16| PortAnswer { port: *port, healthy: false, phase: None };
     let answers = plan.questions.iter().map(|(node, question)| (node.clone(), question.ports.iter().map(agrees).collect()));
-    world.snapshot.answers = answers.collect();
-    let plan = decide(&world.snapshot);
-    world.snapshot.answers.clear();
+    cluster.snapshot.answers = answers.collect();
+    let plan = decide(&cluster.snapshot);
+    cluster.snapshot.answers.clear();
     plan
 }
 
@@ -257,7 +257,7 @@ impl ForecastRollout {
         let waited = self.waited.remove(node).unwrap_or_default();
         let (node, begins) = (node.to_owned(), now - self.start);
         let in_place = snapshot.deployments.get(&node).is_some_and(|deployment| is_paused(deployment));
-        self.forecast.turns.push(Turn { node, wave: 0, kind, domain, begins, ends: None, waited, in_place, recreated: None });
+        self.forecast.turns.push(NodeForecast { node, wave: 0, kind, domain, begins, ends: None, waited, in_place, recreated: None });
     }
 
     fn end(mut self, snapshot: &Snapshot, last: &Plan) -> Forecast {

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::{
     forecast::{Forecast, simulate},
-    pace::{Pace, Source},
+    pace::{Pace, PaceSource},
 };
 use crate::{fixtures::edge, output::Style};
 
-const PACE: Pace = Pace { pod_seconds: 4, source: Source::Given };
+const PACE: Pace = Pace { pod_seconds: 4, source: PaceSource::Given };
 
 #[expect(clippy::needless_pass_by_value, reason = "values are built in the call, by `json!`")]
 fn spec(version: &str, more: Value) -> IngressDaemonSetSpec {

@@ -1,9 +1,9 @@
 //! What would happen: the planner decides, and a simulated cluster in which nothing goes wrong does what it says.
 
+pub mod file;
 pub mod forecast;
-pub mod manifest;
 pub mod pace;
-mod world;
+mod simulated_cluster;
 
 #[cfg(test)]
 mod forecast_tests;

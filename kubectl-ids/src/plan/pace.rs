@@ -14,12 +14,12 @@ pub struct Pace {
     /// Seconds from the making of a pod to its readiness.
     pub pod_seconds: i64,
     /// Where that number comes from.
-    pub source: Source,
+    pub source: PaceSource,
 }
 
 /// Where a number comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PaceSource {
     /// The user said so.
     Given,
     /// The median of so many pods.
@@ -32,13 +32,13 @@ impl Pace {
     /// What the user says, else the median of what pods took, else a guess.
     pub fn of(given: Option<u32>, measured: &[i64]) -> Self {
         if let Some(seconds) = given {
-            return Self { pod_seconds: seconds.into(), source: Source::Given };
+            return Self { pod_seconds: seconds.into(), source: PaceSource::Given };
         }
         let mut sorted = measured.to_vec();
         sorted.sort_unstable();
         match sorted.get(sorted.len() / 2) {
-            Some(median) => Self { pod_seconds: *median, source: Source::Measured(sorted.len()) },
-            None => Self { pod_seconds: UNKNOWN, source: Source::Assumed },
+            Some(median) => Self { pod_seconds: *median, source: PaceSource::Measured(sorted.len()) },
+            None => Self { pod_seconds: UNKNOWN, source: PaceSource::Assumed },
         }
     }
 
@@ -46,9 +46,9 @@ impl Pace {
     pub fn describe(self) -> String {
         let seconds = self.pod_seconds;
         match self.source {
-            Source::Given => format!("pods are ready {seconds} s after they are made, as given"),
-            Source::Measured(pods) => format!("pods are ready {seconds} s after they are made, the median of {pods} pods now"),
-            Source::Assumed => format!("pods are taken to be ready {seconds} s after they are made; say it with --pod-seconds"),
+            PaceSource::Given => format!("pods are ready {seconds} s after they are made, as given"),
+            PaceSource::Measured(pods) => format!("pods are ready {seconds} s after they are made, the median of {pods} pods now"),
+            PaceSource::Assumed => format!("pods are taken to be ready {seconds} s after they are made; say it with --pod-seconds"),
         }
     }
 }
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn what_is_said_counts_before_what_is_measured_before_what_is_assumed() {
         assert_eq!(Pace::of(Some(7), &[1]).pod_seconds, 7);
-        assert_eq!(Pace::of(None, &[90, 3, 4]), Pace { pod_seconds: 4, source: Source::Measured(3) });
-        assert_eq!(Pace::of(None, &[]).source, Source::Assumed);
+        assert_eq!(Pace::of(None, &[90, 3, 4]), Pace { pod_seconds: 4, source: PaceSource::Measured(3) });
+        assert_eq!(Pace::of(None, &[]).source, PaceSource::Assumed);
     }
 
     #[test]

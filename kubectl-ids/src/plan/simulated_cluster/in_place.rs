@@ -9,9 +9,9 @@ use planner::{
 };
 use serde_json::{Value, json};
 
-use super::{World, object, patched, strings};
+use super::{SimulatedCluster, object, patched, strings};
 
-impl World {
+impl SimulatedCluster {
     /// The `ReplicaSet` of a Deployment whose pods have the gate takes the place of all of before, as they are not kept.
     pub(super) fn make_replica_set(&mut self, node: &str, deployment: &DeploymentFacts) {
         self.snapshot.replica_sets.remove(node);

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 const DETACHER: i64 = 2;
 
 /// Everything, at one moment.
-pub struct World {
+pub struct SimulatedCluster {
     /// What the planner sees.
     pub snapshot: Snapshot,
     pod_seconds: i64,
@@ -33,7 +33,7 @@ pub struct World {
     made: u64,
 }
 
-impl World {
+impl SimulatedCluster {
     /// As it is now. Pods that somebody makes, ends or starts already are on their way.
     pub fn new(mut snapshot: Snapshot, pod_seconds: i64) -> Self {
         // Their taints come within moments.
@@ -42,13 +42,13 @@ impl World {
         let timestamp = settings.as_ref().and_then(asked_by);
         let min_ready_seconds = i64::from(snapshot.resource.spec.min_ready_seconds);
         let (ready_at, pulled_at, answers) = Default::default();
-        let mut world = Self { snapshot, pod_seconds, min_ready_seconds, timestamp, ready_at, pulled_at, answers, made: 0 };
-        let names: Vec<_> = world.snapshot.deployments.keys().cloned().collect();
+        let mut cluster = Self { snapshot, pod_seconds, min_ready_seconds, timestamp, ready_at, pulled_at, answers, made: 0 };
+        let names: Vec<_> = cluster.snapshot.deployments.keys().cloned().collect();
         for node in names {
-            world.go_on(&node);
-            world.go_on_pulling(&node);
+            cluster.go_on(&node);
+            cluster.go_on_pulling(&node);
         }
-        world
+        cluster
     }
 
     /// What is under way in the cluster itself when the simulation begins.
