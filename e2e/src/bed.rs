@@ -17,11 +17,9 @@ use crate::{
     control_plane::{ControlPlane, Timing},
     eventually::eventually,
     haproxy::{Check, HaProxy},
-    images,
+    host::{images, namespaces, network, process::Process},
     leftovers::{self, Entry},
-    namespaces, network,
     node::{Credentials, Node, NodeSpec},
-    process::Process,
     recorder::Recorder,
     rights::OPERATOR,
 };

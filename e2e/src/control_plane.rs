@@ -20,10 +20,12 @@ use tokio::{
 };
 
 use crate::{
-    certificates::{Authority, Credential, Identity, write_private},
     eventually::eventually,
-    network,
-    process::Process,
+    host::{
+        certificates::{Authority, Credential, Identity, write_private},
+        network,
+        process::Process,
+    },
     rights,
 };
 
@@ -203,7 +205,7 @@ impl ControlPlane {
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let kubeconfig = self.admin.to_string_lossy();
         let all = ["kubectl", "--kubeconfig", &kubeconfig].into_iter().chain(arguments.iter().copied());
-        crate::process::run(&self.binary, all).await
+        crate::host::process::run(&self.binary, all).await
     }
 
     fn start_etcd(&mut self) -> Result<()> {
@@ -332,7 +334,7 @@ pub struct Killed {
 
 /// The control plane's binary, which `make control-plane` builds.
 fn binary() -> Result<PathBuf> {
-    let path = crate::images::repository().join("target/bed/control-plane");
+    let path = crate::host::images::repository().join("target/bed/control-plane");
     ensure!(path.is_file(), "{} is not there; `make control-plane` builds it (5 minutes, once)", path.display());
     Ok(path)
 }

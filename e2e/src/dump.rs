@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::{
     auditor::{Answer, Observation},
     bed::Bed,
-    images,
+    host::images,
 };
 
 /// Kinds whose objects are written down, in files of that name.

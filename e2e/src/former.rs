@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::images;
+use crate::host::images;
 
 /// "Give the node of an implied gate an agent": the last commit before a revision had to serve for a while to count as good
 /// (`docs/decisions/0018`). To its operator a node is good the moment it serves, clocks are times of day, and the ledger has nothing of

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{namespaces, network};
+use crate::host::{namespaces, network};
 
 /// What can be reached: the name of its socket, and its port in the bed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,10 @@ use tokio::{
     process::Command,
 };
 
-use crate::{eventually::eventually, namespaces::find_program, network, process::Process};
+use crate::{
+    eventually::eventually,
+    host::{namespaces::find_program, network, process::Process},
+};
 
 /// The one backend.
 const BACKEND: &str = "nodes";

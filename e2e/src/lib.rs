@@ -3,7 +3,6 @@
 
 pub mod bed;
 pub mod bench;
-pub mod certificates;
 pub mod chance;
 pub mod checks;
 pub mod control_plane;
@@ -15,22 +14,18 @@ pub mod fault_proxy;
 pub mod former;
 pub mod front;
 pub mod haproxy;
-pub mod images;
+pub mod host;
 pub mod leftovers;
 pub mod listener;
 pub mod load;
-pub mod namespaces;
-pub mod network;
 pub mod node;
 pub mod operator_process;
 pub mod panics;
-pub mod process;
 pub mod recorder;
 pub mod rights;
 pub mod runs;
 pub mod scenario;
 pub mod scenarios;
-pub mod terminal;
 pub mod thin_nodes;
 pub mod traffic;
 

@@ -19,7 +19,7 @@ use tokio::{
 use crate::{
     auditor::{Answer, Kind, Observation},
     checks::Client,
-    network,
+    host::network,
 };
 
 /// Time between two rounds.

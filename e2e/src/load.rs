@@ -12,7 +12,10 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use crate::{haproxy::PATIENCE, namespaces, network};
+use crate::{
+    haproxy::PATIENCE,
+    host::{namespaces, network},
+};
 
 /// How much load, and for how long at most.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use e2e::{
     bench,
     demo::{self, Ports},
     front::{Door, Front},
-    namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
+    host::namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
     rights, runs,
     scenario::{self, Group},
     scenarios,

@@ -17,7 +17,10 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::process::Command;
 
-use crate::{certificates::Identity, eventually::eventually, images, network, process::Process};
+use crate::{
+    eventually::eventually,
+    host::{certificates::Identity, images, network, process::Process},
+};
 
 /// How long a node may take to register and become Ready.
 const READY: Duration = Duration::from_mins(3);

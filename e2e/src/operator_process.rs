@@ -17,8 +17,7 @@ use crate::{
     control_plane,
     eventually::eventually,
     fault_proxy::FaultProxy,
-    images,
-    process::Process,
+    host::{images, process::Process},
 };
 
 /// Namespace of the operator and its lease.

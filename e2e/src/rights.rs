@@ -12,7 +12,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{images, scenarios};
+use crate::{host::images, scenarios};
 
 /// The user that the operator's pods are.
 pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator";

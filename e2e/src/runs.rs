@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use soak::soak;
 
 use crate::{
-    images,
+    host::images,
     scenario::{FAILED, Group, PASSED},
     scenarios,
 };

@@ -1,7 +1,7 @@
 //! What `deploy/` says of security; that the API server enforces it is seen in every scenario.
 
 use anyhow::{Context, Result};
-use e2e::images::repository;
+use e2e::host::images::repository;
 use serde_json::{Value, json};
 
 fn objects(file: &str) -> Result<Vec<Value>> {

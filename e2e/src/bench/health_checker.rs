@@ -23,11 +23,9 @@ use crate::{
     bed::{Bed, Options},
     checks::{Checks, Client},
     eventually::eventually,
-    images,
+    host::{images, namespaces, network, process::Process},
     load::{Load, LoadOptions},
-    namespaces, network,
     operator_process::OperatorProcess,
-    process::Process,
     scenarios::product::{self, HEALTH_PORT, deployment_mark, rolling_update},
 };
 
@@ -279,7 +277,7 @@ impl Agent {
         let program = images::workspace_binary("health-checker")?;
         eventually(Duration::from_secs(30), &format!("health checker {name} is ready"), async || {
             let socket = format!("--ready-socket={}", socket(bed, name).display());
-            crate::process::run(&program, ["check", &socket]).await.map(drop)
+            crate::host::process::run(&program, ["check", &socket]).await.map(drop)
         })
         .await
     }

@@ -18,7 +18,7 @@ use crate::{
     bed::Bed,
     demo::outage::Outages,
     fault_proxy::FaultProxy,
-    images,
+    host::images,
     operator_process::{self, OperatorProcess},
     scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
 };

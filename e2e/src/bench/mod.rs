@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     bed::{Bed, Options},
-    images,
+    host::images,
 };
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;

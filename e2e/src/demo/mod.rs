@@ -12,9 +12,9 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
-    front, images,
+    front,
+    host::{images, network},
     load::LoadOptions,
-    network,
     scenarios::product,
     traffic::{Outcome, Traffic},
 };
@@ -173,7 +173,7 @@ pub fn kubeconfig_path() -> std::path::PathBuf {
 fn open_front(bed: &Bed, ports: Ports) -> Result<()> {
     front::serve()?;
     let config = bed.control_plane.admin_kubeconfig_for(&format!("https://127.0.0.1:{}", ports.api))?;
-    crate::certificates::write_private(&kubeconfig_path(), &serde_json::to_string_pretty(&config)?)?;
+    crate::host::certificates::write_private(&kubeconfig_path(), &serde_json::to_string_pretty(&config)?)?;
     bed.say(&format!("look in from another terminal: KUBECONFIG={} kubectl get nodes", kubeconfig_path().display()));
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::images;
+use crate::host::images;
 
 /// Compilers at once, one for each core of the smallest machine.
 const COMPILERS: usize = 2;

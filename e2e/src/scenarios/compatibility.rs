@@ -14,7 +14,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     eventually::eventually,
-    images,
+    host::images,
     node::NodeSpec,
     scenario::Scenario,
     scenarios::product::has_condition,

@@ -19,7 +19,7 @@ use crate::{
     bed::{Bed, Options},
     control_plane,
     eventually::eventually,
-    images,
+    host::images,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{gates, product},

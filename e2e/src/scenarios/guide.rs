@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::{bed::Bed, images};
+use crate::{bed::Bed, host::images};
 
 /// How long a command may take; some wait for up to five minutes themselves.
 const COMMAND: Duration = Duration::from_mins(6);

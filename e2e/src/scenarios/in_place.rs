@@ -22,7 +22,7 @@ use crate::{
     detacher::{Detacher, Variant},
     eventually::eventually,
     fault_proxy::{Fault, Reached, Request},
-    images,
+    host::images,
     load::LoadOptions,
     operator_process::OperatorProcess,
     scenario::Scenario,

@@ -10,7 +10,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     eventually::eventually,
-    images,
+    host::images,
     rights::{OPERATOR, ROLE},
     scenario::Scenario,
     scenarios::{product, workload},

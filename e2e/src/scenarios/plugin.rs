@@ -23,13 +23,12 @@ use crate::{
     auditor::Expectations,
     bed::Bed,
     eventually::eventually,
-    images,
+    host::{images, terminal::Terminal},
     scenario::Scenario,
     scenarios::{
         product::{self, deployment_mark, four_nodes, rolling_update},
         workload,
     },
-    terminal::Terminal,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

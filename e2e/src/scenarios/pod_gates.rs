@@ -23,7 +23,7 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
     eventually::{eventually, throughout},
-    network,
+    host::network,
     scenario::Scenario,
     scenarios::{
         gate_originals::admission_objects,

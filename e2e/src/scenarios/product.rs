@@ -17,7 +17,7 @@ use crate::{
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, TIMESTAMP_KEY},
     eventually::{eventually, throughout},
-    images,
+    host::images,
     scenarios::workload,
 };
 

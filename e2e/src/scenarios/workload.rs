@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::images;
+use crate::host::images;
 
 /// What nginx listens on, on every node.
 pub const PORT: u16 = 80;

@@ -2,7 +2,7 @@
 
 use std::{env, fs};
 
-use e2e::images::repository;
+use e2e::host::images::repository;
 
 /// `name` is what was generated from `source`; with `GENERATE` it becomes that.
 pub fn compare(name: &str, generated: &str, source: &str) {

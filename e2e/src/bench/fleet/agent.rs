@@ -25,7 +25,10 @@ use super::{
     objects::{LEASE_SECONDS, PREFIX},
     server::Server,
 };
-use crate::{bench::process_figures::ProcessFigures, images, network, process::Process};
+use crate::{
+    bench::process_figures::ProcessFigures,
+    host::{images, network, process::Process},
+};
 
 /// Where our own serves its metrics.
 const METRICS: &str = "127.0.0.1:9355";

@@ -45,7 +45,7 @@ use self::{
     table::Table,
 };
 use super::{Benchmark, Body, Report};
-use crate::{namespaces, network};
+use crate::host::{namespaces, network};
 
 /// All goals of the fleet.
 pub const FLEET: Benchmark = Benchmark { name: "fleet", body: Body::Alone(|| Box::pin(measure())) };

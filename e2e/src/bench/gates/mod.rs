@@ -35,7 +35,10 @@ use super::{
     Benchmark, Body, Figure, Goal, Report, print, report,
     scale::{audit::AuditLog, cluster::Cluster},
 };
-use crate::{eventually::eventually, namespaces, network, process::Process};
+use crate::{
+    eventually::eventually,
+    host::{namespaces, network, process::Process},
+};
 
 pub mod limit;
 

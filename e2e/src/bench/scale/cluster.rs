@@ -28,9 +28,8 @@ use crate::{
     },
     control_plane,
     eventually::eventually,
-    images,
+    host::{images, process::Process},
     operator_process::{NAME as OPERATOR, NAMESPACE},
-    process::Process,
     scenarios::product,
 };
 

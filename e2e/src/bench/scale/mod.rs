@@ -28,7 +28,7 @@ use serde_json::Value;
 
 use self::settings::Settings;
 use super::{Benchmark, Body, Figure, Goal, Report, print, report};
-use crate::{namespaces, network};
+use crate::host::{namespaces, network};
 
 /// Rollouts of a thousand nodes, and an operator that looks after five thousand.
 pub const SCALE: Benchmark = Benchmark { name: "scale", body: Body::Alone(|| Box::pin(measure())) };

@@ -10,7 +10,12 @@ use serde_json::json;
 use tokio::process::Command;
 
 use super::{MINUTE, delete, make, nodes, runs};
-use crate::{bed::Bed, certificates::Identity, control_plane, eventually::eventually, images, network, process::Process};
+use crate::{
+    bed::Bed,
+    control_plane,
+    eventually::eventually,
+    host::{certificates::Identity, images, network, process::Process},
+};
 
 /// Ports of the kubelet API of either process.
 const PORTS: [u16; 2] = [10250, 10251];

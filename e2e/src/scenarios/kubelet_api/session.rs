@@ -10,7 +10,11 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{bed::Bed, eventually::eventually, images, terminal::Terminal};
+use crate::{
+    bed::Bed,
+    eventually::eventually,
+    host::{images, terminal::Terminal},
+};
 
 /// The kept transcript.
 const TRANSCRIPT: &str = "e2e/fixtures/kubectl-transcript.txt";

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::session::{PATIENCE, POD, Said, Session, Started, code};
-use crate::{eventually::eventually, scenarios::workload, terminal::Terminal};
+use crate::{eventually::eventually, host::terminal::Terminal, scenarios::workload};
 
 /// Where `kubectl port-forward` listens.
 pub const LOCAL_PORT: u16 = 18080;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::namespaces::find_program;
+use crate::host::namespaces::find_program;
 
 /// The operator's image in `deploy/`.
 pub const OPERATOR: &str = "ingress-daemonset/operator:0.1.0";

@@ -10,7 +10,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::process::run;
+use crate::host::process::run;
 
 /// The bed itself on the bridge: API server, `HAProxy`, load.
 pub const BED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
