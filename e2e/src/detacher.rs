@@ -18,7 +18,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::haproxy::HaProxy;
+use crate::bed::haproxy::HaProxy;
 
 /// The Node annotation that asks for detachment; its presence counts, not its value.
 pub const DETACHED_KEY: &str = "node-detacher.variant.run/detached";

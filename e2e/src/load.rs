@@ -13,7 +13,7 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use crate::{
-    haproxy::PATIENCE,
+    bed::haproxy::PATIENCE,
     host::{namespaces, network},
 };
 

@@ -5,11 +5,12 @@ use std::{ffi::OsString, io::Write as _, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use e2e::{
+    bed::rights,
     bench,
     demo::{self, Ports},
     front::{Door, Front},
     host::namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
-    rights, runs,
+    runs,
     scenario::{self, Group},
     scenarios,
 };

@@ -13,8 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    bed::{Bed, NODE_TAINTS},
-    control_plane,
+    bed::{Bed, NODE_TAINTS, control_plane},
     eventually::eventually,
     fault_proxy::FaultProxy,
     host::{images, process::Process},

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     auditor::{Expectations, Verdict},
-    bed::{Bed, Options},
-    dump, panics, rights, scenarios,
+    bed::{Bed, Options, rights},
+    dump, panics, scenarios,
 };
 
 /// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what does

@@ -5,9 +5,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
-    bed::Bed,
+    bed::{
+        Bed,
+        haproxy::{Counters, HaProxy, PATIENCE},
+    },
     eventually::eventually,
-    haproxy::{Counters, HaProxy, PATIENCE},
     load::{Load, LoadOptions, Summary},
 };
 

@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Kind, Observation},
-    bed::Bed,
+    bed::{Bed, node::NodeSpec},
     eventually::eventually,
-    node::NodeSpec,
     scenarios::product,
 };
 

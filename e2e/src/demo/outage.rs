@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auditor::{Kind, Observation},
-    haproxy::HaProxy,
+    bed::haproxy::HaProxy,
 };
 
 /// How often `HAProxy` is asked; it checks nodes every 200 ms itself.

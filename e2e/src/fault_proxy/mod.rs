@@ -32,7 +32,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use crate::{bed::Bed, control_plane};
+use crate::bed::{Bed, control_plane};
 
 pub use log::Exchange;
 pub use request::Request;

@@ -12,10 +12,9 @@ use serde_json::json;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     eventually::eventually,
     host::images,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::product::has_condition,
 };

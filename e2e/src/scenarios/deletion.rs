@@ -12,11 +12,10 @@ use serde_json::json;
 
 use crate::{
     auditor::{Expectations, Property},
-    bed::Bed,
+    bed::{Bed, node::NodeSpec},
     detacher::{Detacher, Variant},
     eventually::eventually,
     load::LoadOptions,
-    node::NodeSpec,
     operator_process,
     scenario::Scenario,
     scenarios::{

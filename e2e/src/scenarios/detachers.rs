@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
     load::LoadOptions,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::{
         product::{self, GRACE, has_condition},

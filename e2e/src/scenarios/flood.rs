@@ -10,8 +10,7 @@ use serde_json::json;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
-    control_plane::Timing,
+    bed::{Bed, Options, control_plane::Timing},
     eventually::throughout,
     scenario::Scenario,
     scenarios::product,

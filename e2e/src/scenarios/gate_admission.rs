@@ -29,10 +29,9 @@ use tokio::net::TcpListener;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     chance,
     eventually::eventually,
-    node::NodeSpec,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::gates::{self, delete_gate},

@@ -16,8 +16,7 @@ use tokio::process::Command;
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options},
-    control_plane,
+    bed::{Bed, Options, control_plane},
     eventually::eventually,
     host::images,
     operator_process::{self, OperatorProcess},

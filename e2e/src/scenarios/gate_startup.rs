@@ -16,9 +16,8 @@ use super::{
 };
 use crate::{
     auditor::{Expectations, Kind, Observation},
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     eventually::eventually,
-    node::NodeSpec,
     operator_process,
     scenario::Scenario,
 };

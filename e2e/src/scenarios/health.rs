@@ -21,8 +21,7 @@ use tokio::{
 
 use crate::{
     auditor::{Expectations, Kind, Observation},
-    bed::{Bed, Options},
-    control_plane::Timing,
+    bed::{Bed, Options, control_plane::Timing},
     eventually::{eventually, throughout},
     load::LoadOptions,
     operator_process::OperatorProcess,

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
-    control_plane::Timing,
+    bed::{Bed, Options, control_plane::Timing},
     eventually::eventually,
     scenario::Scenario,
     scenarios::{

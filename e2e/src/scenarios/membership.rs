@@ -12,10 +12,9 @@ use serde_json::json;
 
 use crate::{
     auditor::Expectations,
-    bed::Bed,
+    bed::{Bed, node::NodeSpec},
     eventually::eventually,
     load::LoadOptions,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
     traffic::Traffic,

@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 use super::crashes::load_balancer;
 use crate::{
     auditor::Expectations,
-    bed::{Bed, INFRA_LABEL, Options},
+    bed::{Bed, INFRA_LABEL, Options, haproxy::Check},
     detacher::DETACHED_KEY,
     eventually::eventually,
-    haproxy::Check,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{

@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, rights::ROLE},
     eventually::eventually,
     load::LoadOptions,
     operator_process::{self, OperatorProcess},
-    rights::ROLE,
     scenario::Scenario,
     scenarios::product,
     traffic::Traffic,

@@ -15,9 +15,8 @@ use tokio::time::Instant;
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::Bed,
+    bed::{Bed, haproxy::Server},
     eventually::eventually,
-    haproxy::Server,
     load::LoadOptions,
     scenario::{LONGEST, Scenario},
     scenarios::{

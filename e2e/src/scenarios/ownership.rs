@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{
+        Bed, Options,
+        rights::{OPERATOR, ROLE},
+    },
     eventually::eventually,
     host::images,
-    rights::{OPERATOR, ROLE},
     scenario::Scenario,
     scenarios::{product, workload},
 };

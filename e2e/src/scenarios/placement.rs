@@ -16,10 +16,9 @@ use serde_json::json;
 
 use crate::{
     auditor::{Expectations, Kind as Seen},
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     eventually::eventually,
     load::LoadOptions,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::{
         course::held,

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::Bed,
+    bed::{Bed, haproxy::Watch},
     eventually::{eventually, throughout},
-    haproxy::Watch,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::{

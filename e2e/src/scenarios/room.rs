@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     load::LoadOptions,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::product::{self, deployment_mark, rolling_update},
     traffic::Traffic,

@@ -6,9 +6,8 @@ use anyhow::Result;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, haproxy::Check},
     eventually::throughout,
-    haproxy::Check,
     load::LoadOptions,
     scenario::Scenario,
     scenarios::workload,

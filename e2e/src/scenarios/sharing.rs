@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
     load::LoadOptions,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::{
         product::{self, has_condition},

@@ -29,11 +29,10 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use crate::{
     auditor::{Expectations, Kind, Observation},
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
     fault_proxy::{Fault, FaultProxy},
-    node::NodeSpec,
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{product, workload},

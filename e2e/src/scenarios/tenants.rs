@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options},
-    control_plane,
+    bed::{Bed, Options, control_plane},
     eventually::eventually,
     load::LoadOptions,
     scenario::Scenario,

@@ -24,7 +24,7 @@ use super::{
     objects,
     raw::{self, Change, Thin},
 };
-use crate::control_plane;
+use crate::bed::control_plane;
 
 /// Requests under way at once, for nodes and for pods each.
 const PARALLEL: usize = 64;

@@ -12,8 +12,8 @@ use super::{
     raw,
 };
 use crate::{
+    bed::control_plane::{ControlPlane, Timing},
     bench::process_figures::ProcessFigures,
-    control_plane::{ControlPlane, Timing},
     eventually::eventually,
 };
 
@@ -74,7 +74,7 @@ impl Server {
         ] {
             raw::send(&self.client, "POST", path, "application/json", object.to_string()).await.with_context(|| format!("POST {path}"))?;
         }
-        let agent = crate::control_plane::client(&serde_json::from_str(&std::fs::read_to_string(self.kubeconfig()?)?)?).await?;
+        let agent = crate::bed::control_plane::client(&serde_json::from_str(&std::fs::read_to_string(self.kubeconfig()?)?)?).await?;
         eventually(Duration::from_secs(30), "the agent's requests are counted apart", async || {
             let before = self.counts().await?.agent;
             let answer = agent.send(Request::get("/api/v1/nodes").body(Body::empty())?).await?;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::rights::{OPERATOR, audit_log};
+use crate::bed::rights::{OPERATOR, audit_log};
 
 /// Requests by verb and resource, such as `patch deployments`.
 pub type Writes = BTreeMap<String, usize>;

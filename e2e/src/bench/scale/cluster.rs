@@ -21,12 +21,11 @@ use tokio::{
 
 use super::{Say, resource};
 use crate::{
-    bed,
+    bed::{self, control_plane},
     bench::{
         fleet::{objects::PREFIX, server::Server},
         process_figures::ProcessFigures,
     },
-    control_plane,
     eventually::eventually,
     host::{images, process::Process},
     operator_process::{NAME as OPERATOR, NAMESPACE},

@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     auditor::Kind,
-    bed::Bed,
-    control_plane,
+    bed::{Bed, control_plane},
     eventually::{eventually, throughout},
 };
 

@@ -316,7 +316,7 @@ async fn restarted(bed: &Bed, proxy: &FaultProxy, running: Running) -> Result<()
 
 /// Who writes as a node may write of that node, and not of another one.
 async fn own_status_alone(bed: &Bed) -> Result<()> {
-    let mut kubeconfig = bed.control_plane.admin_kubeconfig_for(&crate::control_plane::server())?;
+    let mut kubeconfig = bed.control_plane.admin_kubeconfig_for(&crate::bed::control_plane::server())?;
     kubeconfig["users"][0]["user"]["as"] = "system:node:imp-0".into();
     kubeconfig["users"][0]["user"]["as-groups"] = json!(["system:nodes"]);
     let as_node: Api<Node> = Api::all(client_of(&kubeconfig).await?);

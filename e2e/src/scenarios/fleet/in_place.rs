@@ -9,7 +9,10 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use super::{FleetConfig, Running, client, fleet, pods};
-use crate::{bed::Bed, control_plane, scenarios::product};
+use crate::{
+    bed::{Bed, control_plane},
+    scenarios::product,
+};
 
 const NAME: &str = "simulated";
 const NODES: u32 = 2;

@@ -11,8 +11,7 @@ use tokio::process::Command;
 
 use super::{MINUTE, delete, make, nodes, runs};
 use crate::{
-    bed::Bed,
-    control_plane,
+    bed::{Bed, control_plane},
     eventually::eventually,
     host::{certificates::Identity, images, network, process::Process},
 };

@@ -24,8 +24,10 @@ use virtual_kubelet::{
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
-    control_plane::{self, Timing},
+    bed::{
+        Bed, Options,
+        control_plane::{self, Timing},
+    },
     eventually::eventually,
     scenario::Scenario,
 };

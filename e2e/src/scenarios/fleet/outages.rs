@@ -18,8 +18,7 @@ use serde_json::json;
 use super::{MINUTE, Running, SECOND, client, condition, fleet, is_true, make, nodes, pods};
 use crate::{
     auditor::Kind,
-    bed::Bed,
-    control_plane,
+    bed::{Bed, control_plane},
     eventually::{eventually, throughout},
 };
 

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, node::NodeSpec},
     eventually::eventually,
-    node::NodeSpec,
     scenario::Scenario,
     scenarios::workload,
 };

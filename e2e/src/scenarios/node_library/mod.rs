@@ -20,8 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
-    control_plane::Timing,
+    bed::{Bed, Options, control_plane::Timing},
     eventually::eventually,
     scenario::Scenario,
 };

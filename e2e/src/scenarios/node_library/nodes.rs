@@ -29,8 +29,7 @@ use virtual_kubelet::{
 
 use super::{MINUTE, Running, SECOND, SOON};
 use crate::{
-    bed::Bed,
-    control_plane,
+    bed::{Bed, control_plane},
     eventually::{eventually, throughout},
     fault_proxy::{Fault, FaultProxy},
 };

@@ -1,6 +1,14 @@
 //! A whole bed: control plane, nodes and load balancer, started together. Scenarios that share one have the control plane and the
 //! operator in common, one after the other; nodes, load balancer and recorder are each one's own.
 
+pub mod control_plane;
+pub mod haproxy;
+pub mod leftovers;
+pub mod listener;
+pub mod node;
+pub mod recorder;
+pub mod rights;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -14,14 +22,16 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::{
-    control_plane::{ControlPlane, Timing},
+    bed::{
+        control_plane::{ControlPlane, Timing},
+        haproxy::{Check, HaProxy},
+        leftovers::Entry,
+        node::{Credentials, Node, NodeSpec},
+        recorder::Recorder,
+        rights::OPERATOR,
+    },
     eventually::eventually,
-    haproxy::{Check, HaProxy},
     host::{images, namespaces, network, process::Process},
-    leftovers::{self, Entry},
-    node::{Credentials, Node, NodeSpec},
-    recorder::Recorder,
-    rights::OPERATOR,
 };
 
 /// The nodes that the operator's pods run on, one each. They get no traffic.

@@ -22,8 +22,8 @@ use crate::{
         revision_of,
         watch::{self, Sink, is_unknown_kind},
     },
+    bed::listener::Listener,
     eventually::eventually,
-    listener::Listener,
 };
 
 /// How long the API server may take to show the recorder what a list shows.

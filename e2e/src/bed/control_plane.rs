@@ -20,13 +20,13 @@ use tokio::{
 };
 
 use crate::{
+    bed::rights,
     eventually::eventually,
     host::{
         certificates::{Authority, Credential, Identity, write_private},
         network,
         process::Process,
     },
-    rights,
 };
 
 /// How long the whole control plane may take to be ready. It takes 4 s on two idle cores.
