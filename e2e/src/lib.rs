@@ -4,7 +4,6 @@
 pub mod bed;
 pub mod bench;
 pub mod chance;
-pub mod checks;
 pub mod demo;
 pub mod detacher;
 pub mod dump;
@@ -20,6 +19,5 @@ pub mod runs;
 pub mod scenario;
 pub mod scenarios;
 pub mod thin_nodes;
-pub mod traffic;
 
 pub use auditor;

@@ -21,10 +21,12 @@ use tokio::{process::Command, task::JoinSet, time};
 use super::{Benchmark, Body, Figure, Goal, process_figures::ProcessFigures};
 use crate::{
     bed::{Bed, Options},
-    checks::{Checks, Client},
     eventually::eventually,
     host::{images, namespaces, network, process::Process},
-    load::{Load, LoadOptions},
+    load::{
+        Load, LoadOptions,
+        checks::{Checks, Client},
+    },
     operator_process::OperatorProcess,
     scenarios::product::{self, HEALTH_PORT, deployment_mark, rolling_update},
 };

@@ -16,9 +16,9 @@ use super::{Benchmark, Body, Figure, Goal};
 use crate::{
     auditor::Kind,
     bed::Bed,
-    demo::outage::Outages,
     fault_proxy::FaultProxy,
     host::images,
+    load::outage::Outages,
     operator_process::{self, OperatorProcess},
     scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
 };

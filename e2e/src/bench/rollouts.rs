@@ -12,11 +12,10 @@ use tokio::time::sleep;
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    demo::{control, outage::Outages},
-    load::LoadOptions,
+    demo::control,
+    load::{LoadOptions, Traffic, outage::Outages},
     operator_process::OperatorProcess,
     scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
-    traffic::Traffic,
 };
 
 use super::{Benchmark, Body, Figure, Goal};

@@ -7,9 +7,14 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::Api;
 use serde_json::{Value, json};
 
-use crate::{bed::Bed, eventually::eventually, scenarios::workload, traffic::Traffic};
+use crate::{
+    bed::Bed,
+    eventually::eventually,
+    load::{Traffic, outage},
+    scenarios::workload,
+};
 
-use super::{Column, load, outage, thousands};
+use super::{Column, load, thousands};
 
 const NAME: &str = "plain";
 const ROLLOUT: Duration = Duration::from_mins(3);

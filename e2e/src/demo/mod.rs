@@ -3,7 +3,6 @@
 mod commentary;
 pub(crate) mod control;
 pub(crate) mod joining;
-pub(crate) mod outage;
 
 use std::time::Duration;
 
@@ -14,13 +13,14 @@ use crate::{
     bed::{Bed, Options},
     front,
     host::{images, network},
-    load::LoadOptions,
+    load::{
+        LoadOptions, Outcome, Traffic,
+        outage::{Outages, Worst},
+    },
     scenarios::product,
-    traffic::{Outcome, Traffic},
 };
 
 use commentary::Commentary;
-use outage::{Outages, Worst};
 
 /// Requests that the product's part is to serve without a failure.
 const REQUESTS: u64 = 1_000_000;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
@@ -17,7 +17,6 @@ use crate::{
         product::{self, deployment_mark, four_nodes, rolling_update},
         proof::{self, DEFAULTS, ONE_NODE, Trial, crashes_after},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -11,10 +11,9 @@ use crate::{
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::{eventually, throughout},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::product::{self, both_marks, deployment_mark, four_nodes, rolling_update},
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

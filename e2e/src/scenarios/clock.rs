@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::{self, Clock, OperatorProcess, Program},
     scenario::Scenario,
     scenarios::{
@@ -22,7 +22,6 @@ use crate::{
         outages::{roll_slowly_to, shows},
         product::{self, four_nodes, has_condition, rolling_update},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

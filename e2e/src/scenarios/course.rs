@@ -18,13 +18,12 @@ use crate::{
     auditor::Expectations,
     bed::Bed,
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
         room::ledgers,
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

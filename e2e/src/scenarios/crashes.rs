@@ -21,7 +21,7 @@ use crate::{
     detacher::{DETACHED_KEY, Detacher, Variant},
     eventually::{eventually, throughout},
     fault_proxy::{Fault, FaultProxy, Reached, Request},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{
@@ -29,7 +29,6 @@ use crate::{
         product::{self, both_marks, deployment_mark, node_mark, rolling_update},
         workload,
     },
-    traffic::Traffic,
 };
 
 pub(super) const NODES: [&str; 2] = ["n1", "n2"];

@@ -15,7 +15,7 @@ use crate::{
     bed::{Bed, node::NodeSpec},
     detacher::{Detacher, Variant},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process,
     scenario::Scenario,
     scenarios::{
@@ -23,7 +23,6 @@ use crate::{
         product::{self, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
         workload,
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

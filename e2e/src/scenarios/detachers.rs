@@ -14,13 +14,12 @@ use crate::{
     bed::{Bed, Options, node::NodeSpec},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         product::{self, GRACE, has_condition},
         workload,
     },
-    traffic::Traffic,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

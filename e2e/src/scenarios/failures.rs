@@ -20,12 +20,14 @@ use crate::{
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::{eventually, throughout},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::product::{self, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
-    scenarios::{crashes::completes, workload},
-    traffic::Traffic,
+    scenarios::{
+        crashes::completes,
+        product::{self, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
+        workload,
+    },
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -14,14 +14,13 @@ use crate::{
     detacher::{Detacher, Variant},
     eventually::throughout,
     fault_proxy::{Exchange, Fault, FaultProxy, Reached, Request},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
         crashes::{self, Mode, NODES, all_served, completes, expected, light_traffic, took_effect_once, two_nodes},
         product,
     },
-    traffic::Traffic,
 };
 
 /// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.

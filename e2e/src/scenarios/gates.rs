@@ -22,11 +22,10 @@ use crate::{
     bed::{Bed, Options},
     demo,
     eventually::{eventually, throughout},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{gate_budget, gate_upstream, product},
-    traffic::Traffic,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

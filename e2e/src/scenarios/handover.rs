@@ -10,12 +10,10 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    checks::Checks,
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic, checks::Checks},
     scenario::Scenario,
     scenarios::product::{self, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

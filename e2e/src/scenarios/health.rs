@@ -23,14 +23,13 @@ use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options, control_plane::Timing},
     eventually::{eventually, throughout},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
         product::{self, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
         workload,
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -23,7 +23,7 @@ use crate::{
     eventually::eventually,
     fault_proxy::{Fault, Reached, Request},
     host::images,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
@@ -31,7 +31,6 @@ use crate::{
         fleet, product,
         rivals::{slow_view, slow_writes},
     },
-    traffic::Traffic,
 };
 
 const NODES: usize = 2;

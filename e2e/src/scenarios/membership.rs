@@ -14,10 +14,9 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, node::NodeSpec},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
-    traffic::Traffic,
 };
 
 /// A name that is longer than a label and has dots.

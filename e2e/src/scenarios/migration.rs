@@ -13,14 +13,13 @@ use crate::{
     bed::{Bed, INFRA_LABEL, Options, haproxy::Check},
     detacher::DETACHED_KEY,
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         guide::Guide,
         product::{self, HEALTH_PORT},
         workload,
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 2] = ["n1", "n2"];

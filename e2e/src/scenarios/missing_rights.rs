@@ -10,11 +10,10 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options, rights::ROLE},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::product,
-    traffic::Traffic,
 };
 
 /// Until an operator that was started has tried what needs a right: seconds, alone.

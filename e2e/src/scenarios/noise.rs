@@ -17,7 +17,7 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, haproxy::Server},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::{LONGEST, Scenario},
     scenarios::{
         absences::nothing_failed,
@@ -27,7 +27,6 @@ use crate::{
         product::{self, four_nodes, has_condition},
         proof::{self, Bounds, DEFAULTS, FAILS, ONE_NODE, crashes_after, fails, is_ready, reached, serve},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -8,14 +8,13 @@ use kube::{Api, api::ListParams};
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process,
     scenario::Scenario,
     scenarios::{
         guide::Guide,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -20,12 +20,13 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
     eventually::{eventually, throughout},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::crashes::completes,
-    scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
-    traffic::Traffic,
+    scenarios::{
+        crashes::completes,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

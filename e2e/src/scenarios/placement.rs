@@ -18,7 +18,7 @@ use crate::{
     auditor::{Expectations, Kind as Seen},
     bed::{Bed, Options, node::NodeSpec},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         course::held,
@@ -27,7 +27,6 @@ use crate::{
         product::{self, deployment_mark, has_condition, rolling_update},
         room::ledgers,
     },
-    traffic::Traffic,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -13,13 +13,12 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, haproxy::Watch},
     eventually::{eventually, throughout},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         outages::{CUT_OFF, is_lost},
         product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

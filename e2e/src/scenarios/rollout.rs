@@ -10,10 +10,9 @@ use crate::{
     auditor::Expectations,
     bed::Bed,
     detacher::{Detacher, Variant},
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, node_mark, rolling_update},
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -8,10 +8,9 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options, haproxy::Check},
     eventually::throughout,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::workload,
-    traffic::Traffic,
 };
 
 /// Two pods on each of two nodes, without the operator.

@@ -16,13 +16,12 @@ use crate::{
     bed::{Bed, Options, node::NodeSpec},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         product::{self, has_condition},
         workload,
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];

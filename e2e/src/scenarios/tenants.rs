@@ -17,10 +17,9 @@ use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, control_plane},
     eventually::eventually,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::product,
-    traffic::Traffic,
 };
 
 /// The tenant's namespace and name.

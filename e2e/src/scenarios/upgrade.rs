@@ -11,7 +11,7 @@ use crate::{
     bed::Bed,
     eventually::eventually,
     former,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     operator_process::{self, OperatorProcess, Program},
     scenario::Scenario,
     scenarios::{
@@ -20,7 +20,6 @@ use crate::{
         outages::roll_slowly_to,
         product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -10,13 +10,12 @@ use serde_json::json;
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
-    load::LoadOptions,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
         course::held,
         product::{self, GRACE, four_nodes, rolling_update},
     },
-    traffic::Traffic,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
