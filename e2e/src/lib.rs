@@ -8,7 +8,7 @@ pub mod demo;
 pub mod detacher;
 pub mod dump;
 pub mod eventually;
-pub mod fault_proxy;
+pub mod faults;
 pub mod former;
 pub mod front;
 pub mod host;

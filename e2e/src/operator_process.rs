@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     bed::{Bed, NODE_TAINTS, control_plane},
     eventually::eventually,
-    fault_proxy::FaultProxy,
+    faults::FaultProxy,
     host::{images, process::Process},
 };
 

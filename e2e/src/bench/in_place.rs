@@ -16,7 +16,7 @@ use super::{Benchmark, Body, Figure, Goal};
 use crate::{
     auditor::Kind,
     bed::Bed,
-    fault_proxy::FaultProxy,
+    faults::FaultProxy,
     host::images,
     load::outage::Outages,
     operator_process::{self, OperatorProcess},

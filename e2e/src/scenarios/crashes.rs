@@ -20,7 +20,7 @@ use crate::{
     bed::{Bed, Options},
     detacher::{DETACHED_KEY, Detacher, Variant},
     eventually::{eventually, throughout},
-    fault_proxy::{Fault, FaultProxy, Reached, Request},
+    faults::{Fault, FaultProxy, Reached, Request},
     load::{LoadOptions, Traffic},
     operator_process::{self, OperatorProcess},
     scenario::Scenario,

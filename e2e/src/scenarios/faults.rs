@@ -13,7 +13,7 @@ use crate::{
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::throughout,
-    fault_proxy::{Exchange, Fault, FaultProxy, Reached, Request},
+    faults::{Exchange, Fault, FaultProxy, Reached, Request},
     load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
     scenario::Scenario,

@@ -21,7 +21,7 @@ use crate::{
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::eventually,
-    fault_proxy::{Fault, Reached, Request},
+    faults::{Fault, Reached, Request},
     host::images,
     load::{LoadOptions, Traffic},
     operator_process::OperatorProcess,
@@ -380,7 +380,7 @@ async fn crashing(bed: &mut Bed) -> Result<()> {
     }
     bed.say(&format!("{restarts} restarts"));
     ensure!(restarts >= 30, "only {restarts} writes were followed by a crash");
-    let second = crate::fault_proxy::FaultProxy::start(bed).await?;
+    let second = crate::faults::FaultProxy::start(bed).await?;
     let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
     proxy.inject(slow_writes);
     second.inject(slow_view);

@@ -17,7 +17,7 @@ use crate::{
     bed::Bed,
     detacher::{Detacher, Variant},
     eventually::eventually,
-    fault_proxy::{Exchange, Fault, FaultProxy, Request},
+    faults::{Exchange, Fault, FaultProxy, Request},
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{

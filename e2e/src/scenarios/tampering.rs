@@ -32,7 +32,7 @@ use crate::{
     bed::{Bed, Options, node::NodeSpec},
     detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
     eventually::eventually,
-    fault_proxy::{Fault, FaultProxy},
+    faults::{Fault, FaultProxy},
     operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::{product, workload},

@@ -10,7 +10,7 @@ use crate::{
     auditor::{Expectations, Kind, Observation, Share},
     bed::Bed,
     detacher::{Detacher, Variant},
-    fault_proxy::{Fault, FaultProxy, Reached, Request},
+    faults::{Fault, FaultProxy, Reached, Request},
     operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     bed::Bed,
     eventually::eventually,
-    fault_proxy::{Fault, FaultProxy, Request},
+    faults::{Fault, FaultProxy, Request},
 };
 
 pub async fn run(bed: &mut Bed) -> Result<()> {

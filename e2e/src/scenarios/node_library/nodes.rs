@@ -31,7 +31,7 @@ use super::{MINUTE, Running, SECOND, SOON};
 use crate::{
     bed::{Bed, control_plane},
     eventually::{eventually, throughout},
-    fault_proxy::{Fault, FaultProxy},
+    faults::{Fault, FaultProxy},
 };
 
 pub async fn run(bed: &Bed) -> Result<()> {

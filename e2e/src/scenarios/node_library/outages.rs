@@ -23,7 +23,7 @@ use crate::{
     auditor::Kind,
     bed::Bed,
     eventually::{eventually, throughout},
-    fault_proxy::{Fault, FaultProxy, Request},
+    faults::{Fault, FaultProxy, Request},
 };
 
 const NODE: &str = "lib-outage";
@@ -117,7 +117,7 @@ async fn silent_watch(bed: &Bed, proxy: &FaultProxy, provider: &Provider) -> Res
     let before = proxy.log().len();
     eventually(MINUTE, "the agent has noticed", async || {
         let refused =
-            |exchange: &&crate::fault_proxy::Exchange| exchange.fault == Fault::Answer(503) && exchange.request.path.contains("/leases/");
+            |exchange: &&crate::faults::Exchange| exchange.fault == Fault::Answer(503) && exchange.request.path.contains("/leases/");
         ensure!(proxy.log()[before..].iter().filter(refused).count() >= 1, "no renewal was refused");
         Ok(())
     })
@@ -198,7 +198,7 @@ async fn compacted(bed: &mut Bed, proxy: &mut FaultProxy, provider: &Provider) -
     ended(provider, "compacted").await?;
     runs(bed, "after").await?;
     let log = proxy.log();
-    let is_list = |exchange: &&crate::fault_proxy::Exchange| {
+    let is_list = |exchange: &&crate::faults::Exchange| {
         exchange.request.method == http::Method::GET && !exchange.request.watch && exchange.request.path.ends_with("/pods")
     };
     ensure!(log[before..].iter().filter(is_list).count() >= 1, "the pods were not listed anew");

@@ -3,10 +3,6 @@
 //! It passes the operator's own token on and has none itself, so the rights of `deploy/` stay in force. A rule is a pure
 //! function of the request: its number, whether it is the first of its kind, what it asks for.
 
-mod log;
-mod request;
-mod stream;
-
 use std::{
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
@@ -34,8 +30,11 @@ use tokio::{
 
 use crate::bed::{Bed, control_plane};
 
-pub use log::Exchange;
-pub use request::Request;
+use super::{
+    log::{Exchange, Log},
+    request::{self, Request},
+    stream,
+};
 
 /// Which fault a request meets.
 type Rule = Box<dyn Fn(&Request) -> Fault + Send>;
@@ -97,7 +96,7 @@ struct Shared {
 
 struct State {
     rule: Rule,
-    log: log::Log,
+    log: Log,
     /// A request was caught for [`Fault::Crash`]: the operator is to end.
     crashing: bool,
 }
@@ -112,7 +111,7 @@ impl FaultProxy {
     /// Starts one on a port of its own, through which everything passes.
     pub async fn start(bed: &Bed) -> Result<Self> {
         let (catches, caught) = mpsc::unbounded_channel();
-        let state = State { rule: Box::new(|_| Fault::None), log: log::Log::default(), crashing: false };
+        let state = State { rule: Box::new(|_| Fault::None), log: Log::default(), crashing: false };
         let shared = Arc::new(Shared {
             api_server: without_credentials(bed).await?,
             state: Mutex::new(state),
