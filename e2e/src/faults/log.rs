@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Instant};
 use hyper::body::Bytes;
 
 use super::{
-    Fault,
+    fault::Fault,
     request::{Request, identity},
 };
 

@@ -31,6 +31,7 @@ use tokio::{
 use crate::bed::{Bed, control_plane};
 
 use super::{
+    fault::{Fault, Reached},
     log::{Exchange, Log},
     request::{self, Request},
     stream,
@@ -39,40 +40,6 @@ use super::{
 /// Which fault a request meets.
 type Rule = Box<dyn Fn(&Request) -> Fault + Send>;
 type Answer = Response<UnsyncBoxBody<Bytes, kube::Error>>;
-
-/// What becomes of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// It passes.
-    None,
-    /// It passes so much later; what a watch delivers, too.
-    Delay(Duration),
-    /// The API server does not get it; this status is answered, 429 with `Retry-After: 1`.
-    Answer(u16),
-    /// The API server answers, and so do we, with another status.
-    AnswerInstead(u16),
-    /// There is no answer, ever.
-    Swallow(Reached),
-    /// The connection is reset.
-    Reset(Reached),
-    /// There is no answer, and nothing else of this operator passes until [`FaultProxy::forget_operator`]: the moment to
-    /// kill it, which [`FaultProxy::caught`] tells.
-    Crash(Reached),
-    /// It waits, also when nobody waits for its answer any more, until [`FaultProxy::let_go`]; [`FaultProxy::caught`]
-    /// tells.
-    Hold,
-    /// A list is answered as of this resourceVersion, as by an API server that lags behind.
-    Past(u64),
-}
-
-/// How far a request got whose answer is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
-    /// Not to the API server.
-    Nothing,
-    /// The API server has carried it out.
-    ApiServer,
-}
 
 /// A running proxy. Dropping it closes all its connections.
 pub struct FaultProxy {
