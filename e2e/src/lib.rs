@@ -4,20 +4,17 @@
 pub mod bed;
 pub mod bench;
 pub mod chance;
+pub mod cluster;
 pub mod demo;
-pub mod detacher;
 pub mod dump;
 pub mod eventually;
 pub mod faults;
-pub mod former;
 pub mod front;
 pub mod host;
 pub mod load;
-pub mod operator_process;
 pub mod panics;
 pub mod runs;
 pub mod scenario;
 pub mod scenarios;
-pub mod thin_nodes;
 
 pub use auditor;

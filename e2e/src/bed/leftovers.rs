@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{eventually::eventually, operator_process};
+use crate::{cluster::operator_process, eventually::eventually};
 
 /// How long the controllers of Kubernetes, and the operator, may take to let go of what was deleted.
 const GONE: Duration = Duration::from_mins(2);

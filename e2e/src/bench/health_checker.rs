@@ -21,14 +21,16 @@ use tokio::{process::Command, task::JoinSet, time};
 use super::{Benchmark, Body, Figure, Goal, process_figures::ProcessFigures};
 use crate::{
     bed::{Bed, Options},
+    cluster::{
+        operator_process::OperatorProcess,
+        product::{self, HEALTH_PORT, deployment_mark, rolling_update},
+    },
     eventually::eventually,
     host::{images, namespaces, network, process::Process},
     load::{
         Load, LoadOptions,
         checks::{Checks, Client},
     },
-    operator_process::OperatorProcess,
-    scenarios::product::{self, HEALTH_PORT, deployment_mark, rolling_update},
 };
 
 /// All goals of the health checker.

@@ -16,11 +16,13 @@ use super::{Benchmark, Body, Figure, Goal};
 use crate::{
     auditor::Kind,
     bed::Bed,
+    cluster::{
+        operator_process::{self, OperatorProcess},
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
     faults::FaultProxy,
     host::images,
     load::outage::Outages,
-    operator_process::{self, OperatorProcess},
-    scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
 };
 
 /// Four nodes, three times.

@@ -12,10 +12,12 @@ use tokio::time::sleep;
 use crate::{
     auditor::Expectations,
     bed::Bed,
+    cluster::{
+        operator_process::OperatorProcess,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
     demo::control,
     load::{LoadOptions, Traffic, outage::Outages},
-    operator_process::OperatorProcess,
-    scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
 };
 
 use super::{Benchmark, Body, Figure, Goal};

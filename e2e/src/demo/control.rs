@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::{
     bed::Bed,
+    cluster::workload,
     eventually::eventually,
     load::{Traffic, outage},
-    scenarios::workload,
 };
 
 use super::{Column, load, thousands};

@@ -2,7 +2,6 @@
 
 mod commentary;
 pub(crate) mod control;
-pub(crate) mod joining;
 
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
+    cluster::{joining, product},
     front,
     host::{images, network},
     load::{
         LoadOptions, Outcome, Traffic,
         outage::{Outages, Worst},
     },
-    scenarios::product,
 };
 
 use commentary::Commentary;

@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
+    cluster::{
+        operator_process::OperatorProcess,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
     load::{LoadOptions, Traffic},
-    operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
         noise::first_attached,
-        product::{self, deployment_mark, four_nodes, rolling_update},
         proof::{self, DEFAULTS, ONE_NODE, Trial, crashes_after},
     },
 };

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
-    detacher::{Detacher, Variant},
+    cluster::{
+        detacher::{Detacher, Variant},
+        product::{self, both_marks, deployment_mark, four_nodes, rolling_update},
+    },
     eventually::{eventually, throughout},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::product::{self, both_marks, deployment_mark, four_nodes, rolling_update},
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -13,14 +13,16 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
+    cluster::{
+        effects::Effects,
+        operator_process::{self, Clock, OperatorProcess, Program},
+        product::{self, four_nodes, has_condition, rolling_update},
+    },
     load::{LoadOptions, Traffic},
-    operator_process::{self, Clock, OperatorProcess, Program},
     scenario::Scenario,
     scenarios::{
         absences::nothing_failed,
-        effects::Effects,
         outages::{roll_slowly_to, shows},
-        product::{self, four_nodes, has_condition, rolling_update},
     },
 };
 

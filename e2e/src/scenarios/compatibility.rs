@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec},
+    cluster::product::has_condition,
     eventually::eventually,
     host::images,
     scenario::Scenario,
-    scenarios::product::has_condition,
 };
 
 const NAME: &str = "nginx-ingress";

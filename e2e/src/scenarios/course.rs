@@ -17,13 +17,11 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::Bed,
+    cluster::product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{
-        product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
-        room::ledgers,
-    },
+    scenarios::room::ledgers,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -18,17 +18,17 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
-    detacher::{DETACHED_KEY, Detacher, Variant},
-    eventually::{eventually, throughout},
-    faults::{Fault, FaultProxy, Reached, Request},
-    load::{LoadOptions, Traffic},
-    operator_process::{self, OperatorProcess},
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
+        detacher::{DETACHED_KEY, Detacher, Variant},
         effects::Effects,
+        operator_process::{self, OperatorProcess},
         product::{self, both_marks, deployment_mark, node_mark, rolling_update},
         workload,
     },
+    eventually::{eventually, throughout},
+    faults::{Fault, FaultProxy, Reached, Request},
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
 };
 
 pub(super) const NODES: [&str; 2] = ["n1", "n2"];

@@ -13,16 +13,16 @@ use serde_json::json;
 use crate::{
     auditor::{Expectations, Property},
     bed::{Bed, node::NodeSpec},
-    detacher::{Detacher, Variant},
-    eventually::eventually,
-    load::{LoadOptions, Traffic},
-    operator_process,
-    scenario::Scenario,
-    scenarios::{
-        gate_originals::clean_up,
+    cluster::{
+        detacher::{Detacher, Variant},
+        operator_process,
         product::{self, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
         workload,
     },
+    eventually::eventually,
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+    scenarios::gate_originals::clean_up,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec},
-    detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
-    eventually::eventually,
-    load::{LoadOptions, Traffic},
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
+        detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
         product::{self, GRACE, has_condition},
         workload,
     },
+    eventually::eventually,
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
-    detacher::{Detacher, Variant},
-    eventually::{eventually, throughout},
-    load::{LoadOptions, Traffic},
-    operator_process::OperatorProcess,
-    scenario::Scenario,
-    scenarios::{
-        crashes::completes,
+    cluster::{
+        detacher::{Detacher, Variant},
+        operator_process::OperatorProcess,
         product::{self, both_marks, deployment_mark, four_nodes, has_condition, node_mark, rolling_update},
         workload,
     },
+    eventually::{eventually, throughout},
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+    scenarios::crashes::completes,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

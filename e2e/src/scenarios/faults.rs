@@ -11,16 +11,16 @@ use serde_json::json;
 
 use crate::{
     bed::Bed,
-    detacher::{Detacher, Variant},
+    cluster::{
+        detacher::{Detacher, Variant},
+        operator_process::OperatorProcess,
+        product,
+    },
     eventually::throughout,
     faults::{Exchange, Fault, FaultProxy, Reached, Request},
     load::{LoadOptions, Traffic},
-    operator_process::OperatorProcess,
     scenario::Scenario,
-    scenarios::{
-        crashes::{self, Mode, NODES, all_served, completes, expected, light_traffic, took_effect_once, two_nodes},
-        product,
-    },
+    scenarios::crashes::{self, Mode, NODES, all_served, completes, expected, light_traffic, took_effect_once, two_nodes},
 };
 
 /// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.

@@ -11,10 +11,12 @@ use serde_json::json;
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, control_plane::Timing},
+    cluster::{
+        product,
+        thin_nodes::{ThinNodes, name},
+    },
     eventually::throughout,
     scenario::Scenario,
-    scenarios::product,
-    thin_nodes::{ThinNodes, name},
 };
 
 /// Nodes, unless the environment variable `BED_FLEET` names another number, of at most 1,000: the status names a hundred.

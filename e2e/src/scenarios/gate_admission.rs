@@ -31,8 +31,8 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec},
     chance,
+    cluster::operator_process::{self, OperatorProcess},
     eventually::eventually,
-    operator_process::{self, OperatorProcess},
     scenario::Scenario,
     scenarios::gates::{self, delete_gate},
 };

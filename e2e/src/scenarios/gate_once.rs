@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use super::{
     gate_originals::{becomes_ready, critical, operator},
     gates::{WARM, becomes, delete_gate, gate, has_condition, metrics, node, says, warm},
-    product,
 };
+use crate::cluster::product;
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
+    cluster::operator_process,
     eventually::{eventually, throughout},
-    operator_process,
     scenario::Scenario,
 };
 

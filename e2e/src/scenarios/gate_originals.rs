@@ -17,11 +17,14 @@ use tokio::process::Command;
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, control_plane},
+    cluster::{
+        operator_process::{self, OperatorProcess},
+        product,
+    },
     eventually::eventually,
     host::images,
-    operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::{gates, product},
+    scenarios::gates,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -17,8 +17,8 @@ use super::{
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options, node::NodeSpec},
+    cluster::operator_process,
     eventually::eventually,
-    operator_process,
     scenario::Scenario,
 };
 

@@ -20,12 +20,15 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
-    demo,
+    cluster::{
+        joining,
+        operator_process::{self, OperatorProcess},
+        product,
+    },
     eventually::{eventually, throughout},
     load::{LoadOptions, Traffic},
-    operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::{gate_budget, gate_upstream, product},
+    scenarios::{gate_budget, gate_upstream},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -61,11 +64,11 @@ pub const JOINING: Scenario = Scenario {
 async fn joining(bed: &mut Bed) -> Result<()> {
     product::serve(bed, product::rolling_update(1, product::deployment_mark()), &["n1", "n2"]).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    demo::joining::a_node_joins(bed, &["n1", "n2"]).await?;
+    joining::a_node_joins(bed, &["n1", "n2"]).await?;
     product::roll_to(bed, "2").await?;
     product::is_complete(bed, 3, product::ROLLED_OUT).await?;
     let history = bed.recorder.history().await?;
-    let nodes = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] != demo::joining::JOINS);
+    let nodes = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] != joining::JOINS);
     let tainted = nodes.filter(|seen| seen.object["spec"]["taints"].to_string().contains("readiness.k8s.io/")).count();
     ensure!(tainted == 0, "a planned update tainted a node");
     bed.say("a planned update taints no node");

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::Bed,
+    cluster::product::{self, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
     eventually::eventually,
     load::{LoadOptions, Traffic, checks::Checks},
     scenario::Scenario,
-    scenarios::product::{self, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

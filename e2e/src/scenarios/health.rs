@@ -22,14 +22,14 @@ use tokio::{
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options, control_plane::Timing},
-    eventually::{eventually, throughout},
-    load::{LoadOptions, Traffic},
-    operator_process::OperatorProcess,
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
+        operator_process::OperatorProcess,
         product::{self, HEALTH_PORT, deployment_mark, four_nodes, rolling_update},
         workload,
     },
+    eventually::{eventually, throughout},
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -19,16 +19,19 @@ use serde_json::{Value, json};
 
 use crate::{
     bed::Bed,
-    detacher::{Detacher, Variant},
+    cluster::{
+        detacher::{Detacher, Variant},
+        operator_process::OperatorProcess,
+        product,
+    },
     eventually::eventually,
     faults::{Fault, Reached, Request},
     host::images,
     load::{LoadOptions, Traffic},
-    operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
         crashes::{self, Mode, expected, load_balancer, two_nodes, while_crashing},
-        fleet, product,
+        fleet,
         rivals::{slow_view, slow_writes},
     },
 };

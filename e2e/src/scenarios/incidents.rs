@@ -27,10 +27,12 @@ use super::{
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options},
-    detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
+    cluster::{
+        detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
+        product::{self, both_marks, deployment_mark, has_condition, rolling_update},
+    },
     eventually::{eventually, throughout},
     scenario::Scenario,
-    scenarios::product::{self, both_marks, deployment_mark, has_condition, rolling_update},
 };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];

@@ -13,14 +13,16 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, control_plane::Timing},
+    cluster::{
+        product::{self, GRACE, deployment_mark, has_condition, rolling_update},
+        thin_nodes::ThinNodes,
+    },
     eventually::eventually,
     scenario::Scenario,
     scenarios::{
         course::{held, recorded},
         crashes::{load_balancer, two_nodes},
-        product::{self, GRACE, deployment_mark, has_condition, rolling_update},
     },
-    thin_nodes::ThinNodes,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::{
     auditor::Expectations,
     bed::{Bed, node::NodeSpec},
+    cluster::product::{self, deployment_mark, four_nodes, rolling_update},
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::product::{self, deployment_mark, four_nodes, rolling_update},
 };
 
 /// A name that is longer than a label and has dots.

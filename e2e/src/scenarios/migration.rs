@@ -11,15 +11,15 @@ use super::crashes::load_balancer;
 use crate::{
     auditor::Expectations,
     bed::{Bed, INFRA_LABEL, Options, haproxy::Check},
-    detacher::DETACHED_KEY,
-    eventually::eventually,
-    load::{LoadOptions, Traffic},
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
+        detacher::DETACHED_KEY,
         guide::Guide,
         product::{self, HEALTH_PORT},
         workload,
     },
+    eventually::eventually,
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
 };
 
 const NODES: [&str; 2] = ["n1", "n2"];

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, rights::ROLE},
+    cluster::{
+        operator_process::{self, OperatorProcess},
+        product,
+    },
     eventually::eventually,
     load::{LoadOptions, Traffic},
-    operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::product,
 };
 
 /// Until an operator that was started has tried what needs a right: seconds, alone.

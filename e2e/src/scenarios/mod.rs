@@ -10,7 +10,6 @@ mod course;
 mod crashes;
 mod deletion;
 mod detachers;
-mod effects;
 mod failures;
 mod faults;
 mod fleet;
@@ -23,7 +22,6 @@ mod gate_races;
 mod gate_startup;
 mod gate_upstream;
 mod gates;
-mod guide;
 mod handover;
 mod health;
 mod in_place;
@@ -42,7 +40,6 @@ mod placement;
 mod plugin;
 mod pod_gates;
 mod process_pods;
-pub mod product;
 mod proof;
 mod rivals;
 mod rollout;
@@ -54,19 +51,18 @@ mod tenants;
 mod unattended;
 mod upgrade;
 mod windows;
-pub mod workload;
 
 use anyhow::Result;
 
 use crate::{
-    former, operator_process,
+    cluster::{former_operator, operator_process},
     scenario::{Group, Scenario},
 };
 
 /// What single scenarios need that the others do without.
 pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
-        former::build()?;
+        former_operator::build()?;
     }
     if name == clock::STEPS.name {
         operator_process::faketime()?;

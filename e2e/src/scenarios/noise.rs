@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, haproxy::Server},
+    cluster::product::{self, four_nodes, has_condition},
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::{LONGEST, Scenario},
@@ -24,7 +25,6 @@ use crate::{
         changes::UNANNOUNCED,
         course::held,
         outages::CUT_OFF,
-        product::{self, four_nodes, has_condition},
         proof::{self, Bounds, DEFAULTS, FAILS, ONE_NODE, crashes_after, fails, is_ready, reached, serve},
     },
 };

@@ -8,13 +8,13 @@ use kube::{Api, api::ListParams};
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
-    load::{LoadOptions, Traffic},
-    operator_process,
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
         guide::Guide,
+        operator_process,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

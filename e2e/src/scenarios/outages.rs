@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::Bed,
-    eventually::{eventually, throughout},
-    load::{LoadOptions, Traffic},
-    operator_process::OperatorProcess,
-    scenario::Scenario,
-    scenarios::{
-        crashes::completes,
+    cluster::{
+        operator_process::OperatorProcess,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
+    eventually::{eventually, throughout},
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+    scenarios::crashes::completes,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

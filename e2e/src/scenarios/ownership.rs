@@ -12,10 +12,10 @@ use crate::{
         Bed, Options,
         rights::{OPERATOR, ROLE},
     },
+    cluster::{product, workload},
     eventually::eventually,
     host::images,
     scenario::Scenario,
-    scenarios::{product, workload},
 };
 
 /// The right is taken away.

@@ -17,16 +17,14 @@ use serde_json::json;
 use crate::{
     auditor::{Expectations, Kind as Seen},
     bed::{Bed, Options, node::NodeSpec},
+    cluster::{
+        effects::Effects,
+        product::{self, deployment_mark, has_condition, rolling_update},
+    },
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{
-        course::held,
-        effects::Effects,
-        membership::nothing_of_ours_is_on,
-        product::{self, deployment_mark, has_condition, rolling_update},
-        room::ledgers,
-    },
+    scenarios::{course::held, membership::nothing_of_ours_is_on, room::ledgers},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -22,13 +22,13 @@ use tokio::{
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    eventually::eventually,
-    host::{images, terminal::Terminal},
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
         product::{self, deployment_mark, four_nodes, rolling_update},
         workload,
     },
+    eventually::eventually,
+    host::{images, terminal::Terminal},
+    scenario::Scenario,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

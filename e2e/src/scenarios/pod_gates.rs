@@ -22,14 +22,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
+    cluster::{
+        guide::Guide,
+        product::{self, deployment_mark, rolling_update},
+    },
     eventually::{eventually, throughout},
     host::network,
     scenario::Scenario,
     scenarios::{
         gate_originals::admission_objects,
         gates::{metrics, warm},
-        guide::Guide,
-        product::{self, deployment_mark, rolling_update},
     },
 };
 

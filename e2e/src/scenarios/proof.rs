@@ -12,13 +12,11 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, haproxy::Watch},
+    cluster::product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     eventually::{eventually, throughout},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{
-        outages::{CUT_OFF, is_lost},
-        product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
-    },
+    scenarios::outages::{CUT_OFF, is_lost},
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Kind, Observation},
     bed::Bed,
-    detacher::{Detacher, Variant},
-    eventually::eventually,
-    faults::{Exchange, Fault, FaultProxy, Request},
-    operator_process::{self, OperatorProcess},
-    scenario::Scenario,
-    scenarios::{
-        crashes::{self, Mode, NODES, expected, took_effect_once, two_nodes},
+    cluster::{
+        detacher::{Detacher, Variant},
         effects::Effects,
+        operator_process::{self, OperatorProcess},
         product, workload,
     },
+    eventually::eventually,
+    faults::{Exchange, Fault, FaultProxy, Request},
+    scenario::Scenario,
+    scenarios::crashes::{self, Mode, NODES, expected, took_effect_once, two_nodes},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

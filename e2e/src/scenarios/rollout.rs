@@ -9,10 +9,12 @@ use serde_json::json;
 use crate::{
     auditor::Expectations,
     bed::Bed,
-    detacher::{Detacher, Variant},
+    cluster::{
+        detacher::{Detacher, Variant},
+        product::{self, GRACE, both_marks, deployment_mark, four_nodes, node_mark, rolling_update},
+    },
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::product::{self, GRACE, both_marks, deployment_mark, four_nodes, node_mark, rolling_update},
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, node::NodeSpec},
+    cluster::product::{self, deployment_mark, rolling_update},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::product::{self, deployment_mark, rolling_update},
 };
 
 const ZONES: [(&str, &str); 4] = [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b")];

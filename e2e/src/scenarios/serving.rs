@@ -7,10 +7,10 @@ use anyhow::Result;
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, haproxy::Check},
+    cluster::workload,
     eventually::throughout,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::workload,
 };
 
 /// Two pods on each of two nodes, without the operator.

@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, node::NodeSpec},
-    detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
-    eventually::eventually,
-    load::{LoadOptions, Traffic},
-    scenario::Scenario,
-    scenarios::{
+    cluster::{
+        detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
         product::{self, has_condition},
         workload,
     },
+    eventually::eventually,
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
 };
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];

@@ -30,12 +30,14 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, Options, node::NodeSpec},
-    detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
+    cluster::{
+        detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
+        operator_process::{self, OperatorProcess},
+        product, workload,
+    },
     eventually::eventually,
     faults::{Fault, FaultProxy},
-    operator_process::{self, OperatorProcess},
     scenario::Scenario,
-    scenarios::{product, workload},
 };
 
 /// How long a phase, and the end of a rollout over two nodes, may take. It takes 10 s, beside five other lanes.

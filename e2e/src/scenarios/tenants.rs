@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, control_plane},
+    cluster::product,
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::product,
 };
 
 /// The tenant's namespace and name.

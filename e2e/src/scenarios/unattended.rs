@@ -9,14 +9,16 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind, Observation, Share},
     bed::Bed,
-    detacher::{Detacher, Variant},
+    cluster::{
+        detacher::{Detacher, Variant},
+        effects::Effects,
+        operator_process::OperatorProcess,
+        product::{self, both_marks, four_nodes, has_condition, rolling_update},
+    },
     faults::{Fault, FaultProxy, Reached, Request},
-    operator_process::OperatorProcess,
     scenario::Scenario,
     scenarios::{
         crashes::{self, all_served, is_quiet, light_traffic, serve_on, while_crashing},
-        effects::Effects,
-        product::{self, both_marks, four_nodes, has_condition, rolling_update},
         rivals::{Rule, slow_view, slow_writes, watches},
     },
 };

@@ -9,17 +9,16 @@ use serde_json::Value;
 use crate::{
     auditor::{Expectations, Property},
     bed::Bed,
-    eventually::eventually,
-    former,
-    load::{LoadOptions, Traffic},
-    operator_process::{self, OperatorProcess, Program},
-    scenario::Scenario,
-    scenarios::{
-        absences::nothing_failed,
+    cluster::{
         effects::Effects,
-        outages::roll_slowly_to,
+        former_operator,
+        operator_process::{self, OperatorProcess, Program},
         product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     },
+    eventually::eventually,
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+    scenarios::{absences::nothing_failed, outages::roll_slowly_to},
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -44,7 +43,7 @@ fn expected() -> Expectations {
 async fn forth_and_back(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     operator_process::stop_pods(bed).await?;
-    let mut former = OperatorProcess::start_program(bed, "former", Program::at(former::operator()?)).await?;
+    let mut former = OperatorProcess::start_program(bed, "former", Program::at(former_operator::program()?)).await?;
     let mut strategy = rolling_update(1, deployment_mark());
     strategy["rollingUpdate"]["provenAfterSeconds"] = PROVEN.into();
     strategy["rollingUpdate"]["autoRollback"] = true.into();

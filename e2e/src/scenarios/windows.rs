@@ -10,12 +10,10 @@ use serde_json::json;
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
+    cluster::product::{self, GRACE, four_nodes, rolling_update},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{
-        course::held,
-        product::{self, GRACE, four_nodes, rolling_update},
-    },
+    scenarios::course::held,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

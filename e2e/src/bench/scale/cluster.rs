@@ -26,10 +26,12 @@ use crate::{
         fleet::{objects::PREFIX, server::Server},
         process_figures::ProcessFigures,
     },
+    cluster::{
+        operator_process::{NAME as OPERATOR, NAMESPACE},
+        product,
+    },
     eventually::eventually,
     host::{images, process::Process},
-    operator_process::{NAME as OPERATOR, NAMESPACE},
-    scenarios::product,
 };
 
 /// Where the operator serves its metrics.

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use crate::scenarios::product::NAME;
+use crate::cluster::product::NAME;
 
 /// Label of the nodes.
 pub const NODE_LABEL: (&str, &str) = ("ingress", "true");

@@ -30,8 +30,8 @@ use crate::{
             raw::{self, Change},
         },
     },
+    cluster::product,
     eventually::eventually,
-    scenarios::product,
 };
 
 /// Nodes that are updated one at a time, for the time per node.

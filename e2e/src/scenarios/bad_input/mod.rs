@@ -18,9 +18,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
+    cluster::product::{self, deployment_mark, rolling_update},
     eventually::eventually,
     scenario::Scenario,
-    scenarios::product::{self, deployment_mark, rolling_update},
 };
 
 /// The edits, as data.

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{FleetConfig, Running, client, fleet, pods};
 use crate::{
     bed::{Bed, control_plane},
-    scenarios::product,
+    cluster::product,
 };
 
 const NAME: &str = "simulated";

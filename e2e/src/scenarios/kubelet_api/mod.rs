@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec},
+    cluster::workload,
     eventually::eventually,
     scenario::Scenario,
-    scenarios::workload,
 };
 use session::{POD, Session, compare};
 

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::session::{PATIENCE, POD, Said, Session, Started, code};
-use crate::{eventually::eventually, host::terminal::Terminal, scenarios::workload};
+use crate::{cluster::workload, eventually::eventually, host::terminal::Terminal};
 
 /// Where `kubectl port-forward` listens.
 pub const LOCAL_PORT: u16 = 18080;

@@ -10,7 +10,7 @@ use crate::auditor::{Kind, Observation};
 
 /// What came about since a moment.
 #[derive(Debug, Default)]
-pub(super) struct Effects<'a> {
+pub struct Effects<'a> {
     /// The template of each node's Deployment at that moment, then those that were written, in order.
     templates: BTreeMap<&'a str, Vec<&'a Value>>,
     /// Ids of the grants of each node.
@@ -21,7 +21,7 @@ pub(super) struct Effects<'a> {
 
 impl<'a> Effects<'a> {
     /// Since so many observations.
-    pub(super) fn since(history: &'a [Observation], before: usize) -> Result<Self> {
+    pub fn since(history: &'a [Observation], before: usize) -> Result<Self> {
         let mut effects = Self::default();
         let mut earlier: BTreeSet<&str> = BTreeSet::new();
         for (place, Observation { kind, object, .. }) in history.iter().enumerate() {
@@ -58,27 +58,27 @@ impl<'a> Effects<'a> {
     }
 
     /// Revisions that the node's Deployment had, that of the beginning first.
-    pub(super) fn revisions(&self, node: &str) -> Vec<&'a str> {
+    pub fn revisions(&self, node: &str) -> Vec<&'a str> {
         self.templates.get(node).into_iter().flatten().map(|template| revision(template)).collect()
     }
 
     /// Ids of the node's grants.
-    pub(super) fn grants(&self, node: &str) -> usize {
+    pub fn grants(&self, node: &str) -> usize {
         self.grants.get(node).map_or(0, BTreeSet::len)
     }
 
     /// Nodes that got a grant.
-    pub(super) fn granted(&self) -> Vec<&'a str> {
+    pub fn granted(&self) -> Vec<&'a str> {
         self.grants.keys().copied().collect()
     }
 
     /// How many pods were made, by revision.
-    pub(super) fn pods(&self) -> BTreeMap<&'a str, usize> {
+    pub fn pods(&self) -> BTreeMap<&'a str, usize> {
         self.pods.iter().map(|(revision, pods)| (*revision, pods.len())).collect()
     }
 
     /// One rollout came about, in which each of `nodes` got one grant, one new template and its two pods once.
-    pub(super) fn are_of_one_rollout(&self, nodes: &[&str]) -> Result<()> {
+    pub fn are_of_one_rollout(&self, nodes: &[&str]) -> Result<()> {
         let grants = &self.grants;
         ensure!(grants.values().all(|ids| ids.len() == 1) && grants.len() == nodes.len(), "grants were {grants:?}");
         self.changed_once(nodes)
@@ -86,7 +86,7 @@ impl<'a> Effects<'a> {
 
     /// The same, though a grant may have taken the place of another on its node: watches that lag behind each other show a leader the
     /// Node as it was before beside the Deployment as it is now, and a new id is how it makes sure which of them is true.
-    pub(super) fn changed_once(&self, nodes: &[&str]) -> Result<()> {
+    pub fn changed_once(&self, nodes: &[&str]) -> Result<()> {
         // The first of each is what it was before.
         let written: BTreeMap<_, _> = self.templates.iter().map(|(node, seen)| (*node, seen.len() - 1)).collect();
         let once = nodes.iter().map(|node| (*node, 1)).collect();

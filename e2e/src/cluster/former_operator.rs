@@ -29,7 +29,7 @@ fn place() -> PathBuf {
 }
 
 /// The program.
-pub fn operator() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     let path = place();
     ensure!(path.is_file(), "{} is not there; `bed scenario` builds it before it starts the bed", path.display());
     Ok(path)

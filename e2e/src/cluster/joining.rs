@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Kind, Observation},
     bed::{Bed, node::NodeSpec},
+    cluster::product,
     eventually::eventually,
-    scenarios::product,
 };
 
 /// The node that joins.
-pub(crate) const JOINS: &str = "n5";
+pub const JOINS: &str = "n5";
 const KEY: &str = "readiness.k8s.io/edge";
 /// From the Node to what serves and runs on it: as long as the first nodes are given.
 const JOINED: Duration = Duration::from_mins(3);
@@ -29,7 +29,7 @@ struct Seen<'a> {
 }
 
 /// Lets a node join beside those that serve, and checks by what the API server recorded that it went as it should.
-pub(crate) async fn a_node_joins(bed: &mut Bed, serving: &[&str]) -> Result<()> {
+pub async fn a_node_joins(bed: &mut Bed, serving: &[&str]) -> Result<()> {
     product::change(bed, json!({ "nodeReadinessTaint": { "key": KEY, "effect": "NoSchedule" } })).await?;
     bed.apply(&[workload()]).await?;
     // Which of the nodes that come are held before anything can land is said by the status of the gate, not by the answer to the write.

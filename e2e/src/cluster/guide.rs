@@ -12,7 +12,7 @@ use crate::{bed::Bed, host::images};
 const COMMAND: Duration = Duration::from_mins(6);
 
 /// A section of the guide, and a directory in which its commands work.
-pub(super) struct Guide {
+pub struct Guide {
     all: String,
     text: String,
     programs: PathBuf,
@@ -21,12 +21,12 @@ pub(super) struct Guide {
 
 impl Guide {
     /// The section of `docs/rollouts.md` below this heading, on a bed with these nodes.
-    pub(super) fn of(bed: &Bed, heading: &str, nodes: &[&str]) -> Result<Self> {
+    pub fn of(bed: &Bed, heading: &str, nodes: &[&str]) -> Result<Self> {
         Self::in_file(bed, "docs/rollouts.md", Some(heading), nodes)
     }
 
     /// The section of a file below this heading, or what comes before the first one.
-    pub(super) fn in_file(bed: &Bed, file: &str, heading: Option<&str>, nodes: &[&str]) -> Result<Self> {
+    pub fn in_file(bed: &Bed, file: &str, heading: Option<&str>, nodes: &[&str]) -> Result<Self> {
         let path = images::repository().join(file);
         let all = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let after = match heading {
@@ -59,13 +59,13 @@ impl Guide {
     }
 
     /// The resource that is to be made.
-    pub(super) fn example(&self) -> Result<Value> {
+    pub fn example(&self) -> Result<Value> {
         let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
         serde_saphyr::from_str(after.split("```").next().unwrap_or_default()).context("reading the example")
     }
 
     /// The object of this kind and name, wherever the file shows it.
-    pub(super) fn named(&self, kind: &str, name: &str) -> Result<Value> {
+    pub fn named(&self, kind: &str, name: &str) -> Result<Value> {
         for block in self.all.split("```yaml\n").skip(1) {
             let object: Value = serde_saphyr::from_str(block.split("```").next().unwrap_or_default()).context("reading an example")?;
             if object["kind"] == kind && object["metadata"]["name"] == name {
@@ -76,17 +76,17 @@ impl Guide {
     }
 
     /// Runs all commands of the section; returns what they print.
-    pub(super) async fn run_all(&self) -> Result<String> {
+    pub async fn run_all(&self) -> Result<String> {
         self.run_all_as(|command| command).await
     }
 
     /// Runs all commands of the section, each as `changed`; returns what they print.
-    pub(super) async fn run_all_as(&self, changed: impl Fn(String) -> String) -> Result<String> {
+    pub async fn run_all_as(&self, changed: impl Fn(String) -> String) -> Result<String> {
         self.run_each(&self.text, changed).await
     }
 
     /// Runs the commands of a step, each as `changed`; returns what they print.
-    pub(super) async fn run(&self, step: &str, changed: impl Fn(String) -> String) -> Result<String> {
+    pub async fn run(&self, step: &str, changed: impl Fn(String) -> String) -> Result<String> {
         self.run_each(self.step(step)?, changed).await.with_context(|| format!("step `{step}`"))
     }
 
@@ -101,7 +101,7 @@ impl Guide {
     }
 
     /// Runs a command in a shell.
-    pub(super) async fn shell(&self, command: &str) -> Result<String> {
+    pub async fn shell(&self, command: &str) -> Result<String> {
         let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("/bin/bash");
         shell.args(["-c", command]).current_dir(&self.directory).env("PATH", path).stdin(Stdio::null()).kill_on_drop(true);

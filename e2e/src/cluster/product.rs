@@ -15,10 +15,12 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Kind, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED},
     bed::{Bed, Options},
-    detacher::{DETACHED_KEY, TIMESTAMP_KEY},
+    cluster::{
+        detacher::{DETACHED_KEY, TIMESTAMP_KEY},
+        workload,
+    },
     eventually::{eventually, throughout},
     host::images,
-    scenarios::workload,
 };
 
 /// Name of the resource in every scenario.
@@ -49,7 +51,7 @@ pub fn rolling_update(budget: u32, more: Value) -> Value {
 }
 
 /// Seconds for which a revision must serve.
-pub(super) const PROVEN: u32 = 1;
+pub const PROVEN: u32 = 1;
 
 /// The mark on the Deployment.
 pub fn deployment_mark() -> Value {
