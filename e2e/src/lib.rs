@@ -3,16 +3,12 @@
 
 pub mod bed;
 pub mod bench;
-pub mod chance;
 pub mod cluster;
 pub mod demo;
-pub mod dump;
 pub mod eventually;
 pub mod faults;
-pub mod front;
 pub mod host;
 pub mod load;
-pub mod panics;
 pub mod runs;
 pub mod scenario;
 pub mod scenarios;

@@ -7,8 +7,10 @@ use clap::{Parser, Subcommand};
 use e2e::{
     bed::rights,
     bench,
-    demo::{self, Ports},
-    front::{Door, Front},
+    demo::{
+        self, Ports,
+        front::{Door, Front},
+    },
     host::namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
     runs,
     scenario::{self, Group},

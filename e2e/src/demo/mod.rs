@@ -2,6 +2,7 @@
 
 mod commentary;
 pub(crate) mod control;
+pub mod front;
 
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
     cluster::{joining, product},
-    front,
     host::{images, network},
     load::{
         LoadOptions, Outcome, Traffic,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Verdict, compiler::Compiler, conclude, read_verdict, run, say};
-use crate::{bed::rights, dump, host::images, scenarios};
+use crate::{bed::rights, host::images, scenario::dump, scenarios};
 
 /// The demo's name among scenarios.
 pub(super) const DEMO: &str = "demo";

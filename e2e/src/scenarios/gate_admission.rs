@@ -30,10 +30,9 @@ use tokio::net::TcpListener;
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec},
-    chance,
     cluster::operator_process::{self, OperatorProcess},
     eventually::eventually,
-    scenario::Scenario,
+    scenario::{Scenario, chance},
     scenarios::gates::{self, delete_gate},
 };
 

@@ -19,9 +19,8 @@ use super::gates::{gate, node, refusals, warm};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
-    chance,
     eventually::eventually,
-    scenario::Scenario,
+    scenario::{Scenario, chance},
 };
 
 const NODES: usize = 200;

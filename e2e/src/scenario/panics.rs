@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     auditor::{Kind, Observation},
-    dump,
+    scenario::dump,
 };
 
 /// How Rust begins to tell of a panic, in whatever thread.

@@ -1,5 +1,9 @@
 //! The frame of scenarios: each runs in a bed of its own and fails with everything that is needed to see why.
 
+pub mod chance;
+pub mod dump;
+pub mod panics;
+
 use std::{
     pin::Pin,
     time::{Duration, Instant},
@@ -10,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     auditor::{Expectations, Verdict},
     bed::{Bed, Options, rights},
-    dump, panics, scenarios,
+    scenarios,
 };
 
 /// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what does
