@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{cluster::operator_process, eventually::eventually};
+use crate::{bed::operator, eventually::eventually};
 
 /// How long the controllers of Kubernetes, and the operator, may take to let go of what was deleted.
 const GONE: Duration = Duration::from_mins(2);
@@ -42,7 +42,7 @@ impl Entry {
     fn stays(&self) -> bool {
         let of_kubernetes = OF_KUBERNETES.iter().any(|(group, kind)| self.group == *group && self.kind == *kind);
         // The bed installs the operator again where a scenario has changed it.
-        of_kubernetes || self.namespace.as_deref() == Some(operator_process::NAMESPACE)
+        of_kubernetes || self.namespace.as_deref() == Some(operator::NAMESPACE)
     }
 }
 
@@ -71,7 +71,7 @@ impl Found {
     fn is_ours(&self) -> bool {
         let meta = &self.object.metadata;
         // What is made by `deploy/` stays.
-        if meta.namespace.as_deref() == Some(operator_process::NAMESPACE) || self.entry.kind == "CustomResourceDefinition" {
+        if meta.namespace.as_deref() == Some(operator::NAMESPACE) || self.entry.kind == "CustomResourceDefinition" {
             return false;
         }
         let of_people = |key: &&String| !OF_PEOPLE.contains(&key.as_str());

@@ -6,6 +6,7 @@ pub mod haproxy;
 pub mod leftovers;
 pub mod listener;
 pub mod node;
+pub mod operator;
 pub mod recorder;
 pub mod rights;
 
@@ -28,7 +29,6 @@ use crate::{
         leftovers::Entry,
         node::{Credentials, Node, NodeSpec},
         recorder::Recorder,
-        rights::OPERATOR,
     },
     eventually::eventually,
     host::{images, namespaces, network, process::Process},
@@ -36,8 +36,6 @@ use crate::{
 
 /// The nodes that the operator's pods run on, one each. They get no traffic.
 pub const INFRA_NODES: [&str; 2] = ["infra1", "infra2"];
-/// What of Nodes the operator of a bed lets resources taint, beyond what it does by default: a variable, and its value.
-pub const NODE_TAINTS: (&str, &str) = ("ALLOWED_NODE_TAINTS", "default=readiness.k8s.io/*");
 /// The label of [`INFRA_NODES`].
 pub const INFRA_LABEL: &str = "node-role.kubernetes.io/infra";
 
@@ -266,7 +264,7 @@ impl Bed {
             pod["nodeSelector"][INFRA_LABEL] = "".into();
             // As whoever installs it says which namespaces may taint nodes.
             if let Some(environment) = pod["containers"][0]["env"].as_array_mut() {
-                environment.push(json!({ "name": NODE_TAINTS.0, "value": NODE_TAINTS.1 }));
+                environment.push(json!({ "name": operator::NODE_TAINTS.0, "value": operator::NODE_TAINTS.1 }));
             }
         }
         // Namespaces and accounts come before what lives in them.
@@ -345,7 +343,7 @@ pub(crate) async fn owner_references_are_known(control_plane: &ControlPlane, sta
     });
     let path = state.join("owned.json");
     tokio::fs::write(&path, owned.to_string()).await.with_context(|| format!("writing {}", path.display()))?;
-    let (user, path) = (format!("--as={OPERATOR}"), path.to_string_lossy());
+    let (user, path) = (format!("--as={}", operator::USER), path.to_string_lossy());
     let create = ["create", "--dry-run=server", &user, "-f", &path];
     eventually(AVAILABLE, "the API server takes owner references", async || control_plane.kubectl(&create).await.map(drop)).await
 }

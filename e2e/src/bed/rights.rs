@@ -12,13 +12,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{host::images, scenarios};
-
-/// The user that the operator's pods are.
-pub const OPERATOR: &str = "system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator";
-
-/// The operator's `ClusterRole`.
-pub const ROLE: &str = "ingress-daemonset-operator";
+use crate::{bed::operator, host::images, scenarios};
 
 /// A fleet of simulated nodes that a scenario starts with the rights of `deploy/virtual-kubelet/fleet.yaml`: what it lacked would fail there.
 const FLEET: &str = "system:serviceaccount:virtual-kubelet:fleet";
@@ -210,7 +204,7 @@ impl Requests {
 }
 
 fn role(user: &str) -> Role {
-    if user == OPERATOR {
+    if user == operator::USER {
         Role::Operator
     } else if user.starts_with("system:node:") {
         Role::NodeAgent
@@ -360,7 +354,7 @@ mod tests {
     fn requests_are_told_apart_by_who_asks_and_what_was_answered() {
         let mut requests = Requests::default();
         let lease = json!({ "apiGroup": "coordination.k8s.io", "resource": "leases", "name": "l", "namespace": "n" });
-        requests.note(&entry(OPERATOR, "update", &lease, 200));
+        requests.note(&entry(operator::USER, "update", &lease, 200));
         requests.note(&entry("system:node:n1", "update", &lease, 409));
         requests.note(&entry("system:serviceaccount:default:health-checker-1", "list", &json!({ "resource": "pods" }), 403));
         let told: Vec<_> = requests.used.iter().map(ToString::to_string).collect();
@@ -371,14 +365,14 @@ mod tests {
     #[test]
     fn a_node_agent_may_be_told_no_while_the_authorizer_lags_and_nobody_else_may() {
         let mut requests = Requests::default();
-        for user in ["system:node:n1", OPERATOR] {
+        for user in ["system:node:n1", operator::USER] {
             for code in [403, 200] {
                 requests.note(&entry(user, "get", &json!({ "resource": "configmaps", "name": "c" }), code));
             }
         }
-        assert_eq!(requests.forbidden.keys().map(|(user, ..)| user.as_str()).collect::<Vec<_>>(), [OPERATOR]);
+        assert_eq!(requests.forbidden.keys().map(|(user, ..)| user.as_str()).collect::<Vec<_>>(), [operator::USER]);
         requests.forbidden.clear();
-        requests.note(&entry(OPERATOR, "get", &json!({ "resource": "configmaps", "name": "c" }), 403));
+        requests.note(&entry(operator::USER, "get", &json!({ "resource": "configmaps", "name": "c" }), 403));
         assert!(requests.forbidden.is_empty(), "it was allowed before: the API server has begun anew");
     }
 

@@ -13,16 +13,14 @@ use tokio::{
 };
 
 use crate::{
-    bed::{Bed, NODE_TAINTS, control_plane},
+    bed::{
+        Bed, control_plane,
+        operator::{NAME, NAMESPACE, NODE_TAINTS},
+    },
     eventually::eventually,
     faults::FaultProxy,
     host::{images, process::Process},
 };
-
-/// Namespace of the operator and its lease.
-pub const NAMESPACE: &str = "ingress-daemonset-system";
-/// Name of the operator's Deployment, `ServiceAccount` and lease.
-pub const NAME: &str = "ingress-daemonset-operator";
 
 /// For an operator without a rival in a scenario that does not [`OperatorProcess::revive`] it: a machine that several beds share may stand
 /// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.

@@ -12,10 +12,9 @@ use serde_json::json;
 
 use crate::{
     auditor::{Expectations, Property},
-    bed::{Bed, node::NodeSpec},
+    bed::{Bed, node::NodeSpec, operator},
     cluster::{
         detacher::{Detacher, Variant},
-        operator_process,
         product::{self, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
         workload,
     },
@@ -106,7 +105,7 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
-    bed.kubectl(&["delete", "namespace", operator_process::NAMESPACE]).await?;
+    bed.kubectl(&["delete", "namespace", operator::NAMESPACE]).await?;
     let there = eventually_cleaned(bed, &["--dry-run"], "IngressDaemonSet default/edge is there").await?;
     ensure!(!there.contains("member-") && !there.contains("detach-holders"), "what is of use would go: {there}");
 

@@ -29,7 +29,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options, node::NodeSpec},
+    bed::{Bed, Options, node::NodeSpec, operator},
     cluster::operator_process::{self, OperatorProcess},
     eventually::eventually,
     scenario::{Scenario, chance},
@@ -137,7 +137,7 @@ async fn hangs(bed: &Bed) -> Result<()> {
         { "op": "remove", "path": "/webhooks/0/clientConfig/service" },
         { "op": "add", "path": "/webhooks/0/clientConfig/url", "value": url },
     ]);
-    bed.kubectl(&["patch", "mutatingwebhookconfiguration", operator_process::NAME, "--type=json", "-p", &patch.to_string()]).await?;
+    bed.kubectl(&["patch", "mutatingwebhookconfiguration", operator::NAME, "--type=json", "-p", &patch.to_string()]).await?;
     // The API server reads the configuration once a second.
     eventually(IN_FORCE, "the API server asks there", async || {
         create(bed, "would-hang", &[("role", "edge")], json!({}), true).await?;

@@ -16,11 +16,8 @@ use tokio::process::Command;
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options, control_plane},
-    cluster::{
-        operator_process::{self, OperatorProcess},
-        product,
-    },
+    bed::{Bed, Options, control_plane, operator},
+    cluster::{operator_process::OperatorProcess, product},
     eventually::eventually,
     host::images,
     scenario::Scenario,
@@ -141,7 +138,7 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
     })
     .await?;
     let before = bed.recorder.history().await?.len();
-    bed.kubectl(&["rollout", "restart", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE]).await?;
+    bed.kubectl(&["rollout", "restart", "deployment", operator::NAME, "-n", operator::NAMESPACE]).await?;
     is_rolled_out(bed).await?;
     stay_held(bed, READINESS, held, "nodes stay as they are").await?;
     product::stayed(bed, before, Kind::Node, "and they did since the start", |node| is_as_held(node, READINESS, held)).await?;
@@ -247,7 +244,7 @@ async fn left_behind(bed: &Bed) -> Result<()> {
     bed.apply(&[
         object("MutatingAdmissionPolicy", &of_gate, ("spec", policy)),
         object("MutatingAdmissionPolicyBinding", &of_gate, ("spec", json!({ "policyName": "left-behind" }))),
-        object("MutatingWebhookConfiguration", &json!({ "name": operator_process::NAME }), ("webhooks", webhook)),
+        object("MutatingWebhookConfiguration", &json!({ "name": operator::NAME }), ("webhooks", webhook)),
     ])
     .await
 }
@@ -269,7 +266,7 @@ pub async fn nothing_is_left(bed: &Bed) -> Result<()> {
 
 /// Who holds the operator's lease.
 async fn holder(bed: &Bed) -> Result<String> {
-    let (name, namespace) = (operator_process::NAME, operator_process::NAMESPACE);
+    let (name, namespace) = (operator::NAME, operator::NAMESPACE);
     bed.kubectl(&["get", "lease", name, "-n", namespace, "-o", "jsonpath={.spec.holderIdentity}"]).await
 }
 
@@ -291,13 +288,13 @@ pub async fn run_with(bed: &Bed, arguments: &[&str]) -> Result<()> {
     // Pods share their node's ports here: new ones start when the old ones have ended.
     patch.push(json!({ "op": "add", "path": "/spec/strategy", "value": { "type": "Recreate" } }));
     let patch = Value::from(patch).to_string();
-    bed.kubectl(&["patch", "deployment", operator_process::NAME, "-n", operator_process::NAMESPACE, "--type=json", "-p", &patch]).await?;
+    bed.kubectl(&["patch", "deployment", operator::NAME, "-n", operator::NAMESPACE, "--type=json", "-p", &patch]).await?;
     is_rolled_out(bed).await
 }
 
 async fn is_rolled_out(bed: &Bed) -> Result<()> {
-    let deployment = format!("deployment/{}", operator_process::NAME);
-    bed.kubectl(&["rollout", "status", &deployment, "-n", operator_process::NAMESPACE, "--timeout=180s"]).await.map(drop)
+    let deployment = format!("deployment/{}", operator::NAME);
+    bed.kubectl(&["rollout", "status", &deployment, "-n", operator::NAMESPACE, "--timeout=180s"]).await.map(drop)
 }
 
 /// A `DaemonSet` in kube-system whose pods bear the taint, and are ready where the scenario says so.
@@ -379,7 +376,7 @@ pub async fn recorded(bed: &Bed) -> Result<BTreeSet<String>> {
 
 /// Cleans up as admin, with the rights that uninstalling takes.
 pub async fn clean_up(bed: &Bed, more: &[&str]) -> Result<Output> {
-    let lease = ["--lease-namespace", operator_process::NAMESPACE, "--lease-name", operator_process::NAME];
+    let lease = ["--lease-namespace", operator::NAMESPACE, "--lease-name", operator::NAME];
     let arguments = [&["cleanup-nodes"][..], more, &lease].concat();
     to_its_end(bed, &bed.control_plane.admin_kubeconfig_for(&control_plane::server())?, &arguments, &[]).await
 }
@@ -396,7 +393,7 @@ async fn clean_up_unheard(bed: &Bed) -> Result<()> {
 
 /// Runs the operator's program with the operator's rights.
 pub async fn operator(bed: &Bed, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
-    let token = bed.kubectl(&["create", "token", operator_process::NAME, "-n", operator_process::NAMESPACE, "--duration=1h"]).await?;
+    let token = bed.kubectl(&["create", "token", operator::NAME, "-n", operator::NAMESPACE, "--duration=1h"]).await?;
     let mut config = bed.control_plane.admin_kubeconfig_for(&control_plane::server())?;
     config["users"][0]["user"] = json!({ "token": token.trim() });
     to_its_end(bed, &config, arguments, variables).await

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind, Observation},
-    bed::{Bed, Options},
+    bed::{Bed, Options, operator},
     cluster::{
         joining,
         operator_process::{self, OperatorProcess},
@@ -387,17 +387,17 @@ async fn life(bed: &mut Bed) -> Result<()> {
 
 /// An operator that knows the nodes, and not yet which gates there are, does nothing to them.
 async fn gates_come_last(bed: &Bed, key: &str) -> Result<OperatorProcess> {
-    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", operator_process::NAME, "-o", "json"]).await?)?;
+    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", operator::NAME, "-o", "json"]).await?)?;
     let rules = role["rules"].as_array().context("a role has rules")?;
     let blind: Vec<_> = rules.iter().filter(|rule| rule["resources"] != json!(["nodereadinessgates"])).collect();
     ensure!(blind.len() + 1 == rules.len(), "one rule lets gates be read: {role}");
     let with = async |rules: Value| {
         let patch = json!({ "rules": rules }).to_string();
-        bed.kubectl(&["patch", "clusterrole", operator_process::NAME, "--type=merge", "-p", &patch]).await
+        bed.kubectl(&["patch", "clusterrole", operator::NAME, "--type=merge", "-p", &patch]).await
     };
     with(json!(blind)).await?;
     eventually(MINUTE, "the operator may not read gates", async || {
-        let account = format!("--as=system:serviceaccount:{}:{}", operator_process::NAMESPACE, operator_process::NAME);
+        let account = format!("--as={}", operator::USER);
         let may = bed.kubectl(&["auth", "can-i", "list", "nodereadinessgates", &account]).await;
         ensure!(!may.is_ok_and(|may| may.trim() == "yes"), "it may");
         Ok(())

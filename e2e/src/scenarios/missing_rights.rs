@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options, rights::ROLE},
+    bed::{Bed, Options, operator},
     cluster::{
         operator_process::{self, OperatorProcess},
         product,
@@ -95,7 +95,7 @@ pub const TO_WRITE: Scenario = Scenario {
 async fn without_each(bed: &mut Bed, cases: &[Case]) -> Result<()> {
     let update = product::rolling_update(1, product::deployment_mark());
     product::serve(bed, update, &["n1", "n2"]).await?;
-    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", ROLE, "-o", "json"]).await?)?;
+    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", operator::NAME, "-o", "json"]).await?)?;
     let rules = role["rules"].as_array().context("a role has rules")?;
     let named: BTreeSet<_> = READ.iter().chain(&WRITTEN).map(|(right, _)| *right).chain(ELSEWHERE).collect();
     for rule in rules {
@@ -152,7 +152,7 @@ fn keys(rule: &Value) -> impl Iterator<Item = String> {
 
 async fn grant(bed: &Bed, rules: &Value) -> Result<()> {
     let patch = json!({ "rules": rules }).to_string();
-    bed.kubectl(&["patch", "clusterrole", ROLE, "--type=merge", "-p", &patch]).await.map(drop)
+    bed.kubectl(&["patch", "clusterrole", operator::NAME, "--type=merge", "-p", &patch]).await.map(drop)
 }
 
 /// The condition that pods wait for.

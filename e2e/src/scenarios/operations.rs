@@ -7,10 +7,9 @@ use kube::{Api, api::ListParams};
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::Bed,
+    bed::{Bed, operator},
     cluster::{
         guide::Guide,
-        operator_process,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
     load::{LoadOptions, Traffic},
@@ -30,9 +29,9 @@ pub const COMMANDS: Scenario = Scenario {
 async fn commands(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    let pods = Api::<Pod>::namespaced(bed.client.clone(), operator_process::NAMESPACE);
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), operator::NAMESPACE);
     let pods = pods.list(&ListParams::default()).await?.items;
-    let operator = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator_process::NAME));
+    let operator = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator::NAME));
     let operator = operator.context("the operator has no pod")?;
     let port = product::HEALTH_PORT.to_string();
     let filled = |command: String| {

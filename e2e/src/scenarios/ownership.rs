@@ -8,10 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::Expectations,
-    bed::{
-        Bed, Options,
-        rights::{OPERATOR, ROLE},
-    },
+    bed::{Bed, Options, operator},
     cluster::{product, workload},
     eventually::eventually,
     host::images,
@@ -36,16 +33,16 @@ async fn needs_finalizers(bed: &mut Bed) -> Result<()> {
     let file = bed.state().join("owned.json");
     tokio::fs::write(&file, deployment.to_string()).await.with_context(|| format!("writing {}", file.display()))?;
     let file = file.to_string_lossy().into_owned();
-    let as_operator = format!("--as={OPERATOR}");
+    let as_operator = format!("--as={}", operator::USER);
     let create = ["create", "--dry-run=server", &as_operator, "-f", &file];
     bed.kubectl(&create).await.context("with every right that deploy/ grants")?;
-    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", ROLE, "-o", "json"]).await?)?;
+    let role: Value = serde_json::from_str(&bed.kubectl(&["get", "clusterrole", operator::NAME, "-o", "json"]).await?)?;
     let mut rules = role["rules"].as_array().cloned().context("a role has rules")?;
     let before = rules.len();
     rules.retain(|rule| rule["resources"] != json!(["ingressdaemonsets/finalizers"]));
     ensure!(rules.len() + 1 == before, "one rule is about finalizers: {role}");
     let patch = json!({ "rules": rules }).to_string();
-    bed.kubectl(&["patch", "clusterrole", ROLE, "--type=merge", "-p", &patch]).await?;
+    bed.kubectl(&["patch", "clusterrole", operator::NAME, "--type=merge", "-p", &patch]).await?;
     eventually(Duration::from_mins(1), "the Deployment is refused", async || match bed.kubectl(&create).await {
         Ok(_) => anyhow::bail!("it is accepted"),
         Err(error) => {
@@ -111,8 +108,8 @@ async fn can_do_nothing_else(bed: &Bed) -> Result<()> {
         binding("ClusterRoleBinding", "own", nodes, &account(checker)),
         binding("ClusterRoleBinding", mine, nodes, &account("default")),
         binding("ClusterRoleBinding", mine, nodes, &user),
-        binding("ClusterRoleBinding", mine, ROLE, &account(checker)),
-        owned(binding("RoleBinding", checker, ROLE, &account(checker))),
+        binding("ClusterRoleBinding", mine, operator::NAME, &account(checker)),
+        owned(binding("RoleBinding", checker, operator::NAME, &account(checker))),
         owned(binding("RoleBinding", checker, pods, &account("default"))),
     ] {
         denied(bed, &["create"], &refused).await?;
@@ -124,9 +121,9 @@ async fn can_do_nothing_else(bed: &Bed) -> Result<()> {
         "metadata": { "name": product::NAME, "namespace": "default" }, "spec": { "podsPerNode": 3 },
     });
     denied(bed, &["apply", "--server-side", "--force-conflicts", "--validate=false"], &edited).await?;
-    let as_operator = format!("--as={OPERATOR}");
+    let as_operator = format!("--as={}", operator::USER);
     for (arguments, what) in [
-        (&["delete", "deployment", ROLE, "-n", "ingress-daemonset-system"][..], "a Deployment of somebody else"),
+        (&["delete", "deployment", operator::NAME, "-n", "ingress-daemonset-system"][..], "a Deployment of somebody else"),
         (&["patch", "deployment", "edge-n1", "--type=json", "-p", r#"[{"op":"remove","path":"/metadata/ownerReferences"}]"#], "its owner"),
     ] {
         let all = [arguments, &["--dry-run=server", &as_operator]].concat();
@@ -170,7 +167,7 @@ async fn denied(bed: &Bed, command: &[&str], object: &Value) -> Result<()> {
 async fn refusal(bed: &Bed, command: &[&str], object: &Value) -> Result<String> {
     let file = bed.state().join("refused.json");
     tokio::fs::write(&file, object.to_string()).await.with_context(|| format!("writing {}", file.display()))?;
-    let (file, as_operator) = (file.to_string_lossy().into_owned(), format!("--as={OPERATOR}"));
+    let (file, as_operator) = (file.to_string_lossy().into_owned(), format!("--as={}", operator::USER));
     let arguments = [command, &["--dry-run=server", &as_operator, "-f", &file]].concat();
     match bed.kubectl(&arguments).await {
         Ok(_) => anyhow::bail!("the operator's identity may write {object}"),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     auditor::{Kind, Observation},
-    bed::Bed,
+    bed::{Bed, operator},
     cluster::{
         detacher::{Detacher, Variant},
         effects::Effects,
@@ -137,8 +137,8 @@ impl Pair {
 
     /// Which of the two holds the lease.
     async fn leader(&self, bed: &Bed) -> Result<usize> {
-        let api = Api::<Lease>::namespaced(bed.client.clone(), operator_process::NAMESPACE);
-        let holder = api.get(operator_process::NAME).await?.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        let api = Api::<Lease>::namespaced(bed.client.clone(), operator::NAMESPACE);
+        let holder = api.get(operator::NAME).await?.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
         self.operators.iter().position(|operator| operator.identity() == holder).with_context(|| format!("`{holder}` holds the lease"))
     }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::bed::rights::{OPERATOR, audit_log};
+use crate::bed::{operator, rights::audit_log};
 
 /// Requests by verb and resource, such as `patch deployments`.
 pub type Writes = BTreeMap<String, usize>;
@@ -94,7 +94,8 @@ impl AuditLog {
 fn patched_node(line: &str) -> Option<(String, Timestamp)> {
     let entry: Entry = serde_json::from_str(line).ok()?;
     let object = entry.object?;
-    let is_one = entry.user.username == OPERATOR && entry.verb == "patch" && object.resource == "nodes" && object.subresource.is_empty();
+    let is_one =
+        entry.user.username == operator::USER && entry.verb == "patch" && object.resource == "nodes" && object.subresource.is_empty();
     (is_one && entry.response.code == 200).then_some((object.name, entry.at))
 }
 
@@ -103,7 +104,7 @@ fn write(line: &str) -> Option<String> {
     // The last line may be written half.
     let entry: Entry = serde_json::from_str(line).ok()?;
     let Object { resource, subresource, .. } = entry.object?;
-    let counted = entry.user.username == OPERATOR
+    let counted = entry.user.username == operator::USER
         && ["create", "update", "patch", "delete"].contains(&entry.verb.as_str())
         && !["events", "leases"].contains(&resource.as_str());
     let slash = if subresource.is_empty() { "" } else { "/" };
@@ -127,30 +128,30 @@ mod tests {
             serde_json::json!({ "verb": "patch", "user": { "username": user }, "objectRef": object, "responseStatus": { "code": code }, "stageTimestamp": at })
                 .to_string()
         };
-        let patched = patched_node(&entry(OPERATOR, "", 200)).expect("it is");
+        let patched = patched_node(&entry(operator::USER, "", 200)).expect("it is");
         assert_eq!((patched.0.as_str(), patched.1.to_string().as_str()), ("n1", "2026-11-23T06:28:14.650498Z"));
-        for other in [entry("admin", "", 200), entry(OPERATOR, "status", 200), entry(OPERATOR, "", 422)] {
+        for other in [entry("admin", "", 200), entry(operator::USER, "status", 200), entry(operator::USER, "", 422)] {
             assert!(patched_node(&other).is_none(), "{other}");
         }
     }
 
     #[test]
     fn a_write_counts_whatever_it_is_written_to() {
-        assert_eq!(write(&line(OPERATOR, "patch", "ingressdaemonsets", "status")).as_deref(), Some("patch ingressdaemonsets/status"));
-        assert_eq!(write(&line(OPERATOR, "create", "deployments", "")).as_deref(), Some("create deployments"));
+        assert_eq!(write(&line(operator::USER, "patch", "ingressdaemonsets", "status")).as_deref(), Some("patch ingressdaemonsets/status"));
+        assert_eq!(write(&line(operator::USER, "create", "deployments", "")).as_deref(), Some("create deployments"));
     }
 
     #[test]
     fn reads_events_the_lease_and_others_writes_do_not_count() {
-        assert_eq!(write(&line(OPERATOR, "list", "deployments", "")), None);
-        assert_eq!(write(&line(OPERATOR, "create", "events", "")), None);
-        assert_eq!(write(&line(OPERATOR, "patch", "leases", "")), None);
+        assert_eq!(write(&line(operator::USER, "list", "deployments", "")), None);
+        assert_eq!(write(&line(operator::USER, "create", "events", "")), None);
+        assert_eq!(write(&line(operator::USER, "patch", "leases", "")), None);
         assert_eq!(write(&line("system:serviceaccount:default:other", "patch", "deployments", "")), None);
     }
 
     #[test]
     fn a_line_that_is_cut_off_is_no_write() {
-        let line = line(OPERATOR, "patch", "deployments", "");
+        let line = line(operator::USER, "patch", "deployments", "");
         assert_eq!(write(&line[..line.len() / 2]), None);
     }
 }

@@ -21,15 +21,12 @@ use tokio::{
 
 use super::{Say, resource};
 use crate::{
-    bed::{self, control_plane},
+    bed::{self, control_plane, operator},
     bench::{
         fleet::{objects::PREFIX, server::Server},
         process_figures::ProcessFigures,
     },
-    cluster::{
-        operator_process::{NAME as OPERATOR, NAMESPACE},
-        product,
-    },
+    cluster::product,
     eventually::eventually,
     host::{images, process::Process},
 };
@@ -61,7 +58,7 @@ impl Cluster {
         }
         control_plane.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).await?;
         bed::owner_references_are_known(control_plane, state).await?;
-        let token = control_plane.kubectl(&["create", "token", OPERATOR, "-n", NAMESPACE, "--duration=6h"]).await?;
+        let token = control_plane.kubectl(&["create", "token", operator::NAME, "-n", operator::NAMESPACE, "--duration=6h"]).await?;
         let mut config = control_plane.admin_kubeconfig_for(&control_plane::server())?;
         config["users"][0]["user"] = serde_json::json!({ "token": token.trim() });
         let operator_kubeconfig = state.join("operator.json");
@@ -73,7 +70,7 @@ impl Cluster {
     /// Starts the operator, as `deploy/` starts it; returns when that was.
     pub fn start_operator(&mut self) -> Result<Instant> {
         let mut command = Command::new(images::workspace_binary("ingress-daemonset-operator")?);
-        command.args(["run", "--lease-namespace", NAMESPACE, "--identity", "bench", "--listen-address", METRICS]);
+        command.args(["run", "--lease-namespace", operator::NAMESPACE, "--identity", "bench", "--listen-address", METRICS]);
         command.env("KUBECONFIG", &self.operator_kubeconfig);
         let begun = Instant::now();
         self.operator = Some(Process::start("operator", &self.state.join("logs"), command)?);
