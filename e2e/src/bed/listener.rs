@@ -18,8 +18,8 @@ use tokio::{
 
 use crate::{
     auditor::{Answer, Kind, Observation},
+    bed::health_check::Client,
     host::network,
-    load::checks::Client,
 };
 
 /// Time between two rounds.

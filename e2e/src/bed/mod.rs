@@ -3,6 +3,7 @@
 
 pub mod control_plane;
 pub mod haproxy;
+pub mod health_check;
 pub mod leftovers;
 pub mod listener;
 pub mod node;

@@ -20,17 +20,14 @@ use tokio::{process::Command, task::JoinSet, time};
 
 use super::{Benchmark, Body, Figure, Goal, process_figures::ProcessFigures};
 use crate::{
-    bed::{Bed, Options},
+    bed::{Bed, Options, health_check::Client},
     cluster::{
         operator_process::OperatorProcess,
         product::{self, HEALTH_PORT, deployment_mark, rolling_update},
     },
     eventually::eventually,
     host::{images, namespaces, network, process::Process},
-    load::{
-        Load, LoadOptions,
-        checks::{Checks, Client},
-    },
+    load::{Load, LoadOptions, checks::Checks},
 };
 
 /// All goals of the health checker.
