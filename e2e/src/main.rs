@@ -125,7 +125,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
         }
         Command::Test { beds } => runs::test(*beds),
         Command::Soak { only, repeat } => runs::soak(only.as_deref(), *repeat),
-        Command::Rights => rights::check().map(|()| ExitCode::SUCCESS),
+        Command::Rights => rights::check(&scenarios::names()).map(|()| ExitCode::SUCCESS),
         Command::FleetLimit(limit) => {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
             runtime.block_on(bench::fleet::limit::run(limit.clone())).map(|()| ExitCode::SUCCESS)

@@ -42,7 +42,7 @@ struct State {
 ///
 /// Every second repetition of the demo runs beside a compiler on both cores: that is how it is first met.
 pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
-    let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).chain([DEMO]).collect();
+    let names: Vec<_> = scenarios::names().into_iter().chain([DEMO]).collect();
     let chosen = choose(&names, only);
     ensure!(!chosen.is_empty(), "no scenario has `{}` in its name; `bed list` lists them", only.unwrap_or_default());
     let plan = Plan { programs: programs()?, only: only.map(str::to_owned), repeat: repeat.max(1) };
@@ -71,7 +71,7 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
     let mut code = conclude(&state.verdicts, took);
     if only.is_none() {
         // All scenarios together show which rights are used.
-        if let Err(error) = rights::check() {
+        if let Err(error) = rights::check(&scenarios::names()) {
             println!("FAILED: rights: {error:#}");
             code = ExitCode::FAILURE;
         }

@@ -189,6 +189,11 @@ pub const ALL: &[Scenario] = &[
     pod_gates::SOURCES,
 ];
 
+/// Names of all of them.
+pub fn names() -> Vec<&'static str> {
+    ALL.iter().map(|scenario| scenario.name).collect()
+}
+
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
 /// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
