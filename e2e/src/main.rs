@@ -136,7 +136,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
         }
         Command::Scenario { name } => {
             // It has printed why.
-            if scenario::prepare(name).is_err() { Ok(ExitCode::FAILURE) } else { Outside::start(arguments)?.wait() }
+            if scenario::prepare(name, scenarios::prepare).is_err() { Ok(ExitCode::FAILURE) } else { Outside::start(arguments)?.wait() }
         }
         Command::Group { .. } | Command::Bench { .. } | Command::Demo { keep: false, .. } => Outside::start(arguments)?.wait(),
         Command::Demo { keep: true, api_port, web_port } => demo_with_front(*api_port, *web_port),
@@ -164,11 +164,13 @@ fn inside(command: Command) -> Result<ExitCode> {
     runtime.block_on(async {
         match command {
             Command::Scenario { name } => {
+                let scenario = scenarios::find(&name)?;
                 // The scenario has printed why.
-                Ok(if scenario::run(&name).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+                Ok(if scenario::run(scenario).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
             Command::Group { name, first } => {
-                Ok(if scenario::run_group(&name, first).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+                let group = scenarios::find_group(&name)?;
+                Ok(if scenario::run_group(group, first).await.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
             Command::Bench { name } => {
                 bench::run(&name).await?;

@@ -9,12 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::{
     auditor::{Expectations, Verdict},
     bed::{Bed, Options, rights},
-    scenarios,
 };
 
 /// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what does
@@ -52,16 +51,13 @@ pub struct Group {
 }
 
 /// Makes what the scenario `name` needs beside the workspace, outside of the namespaces and before its time begins.
-pub fn prepare(name: &str) -> Result<()> {
+pub fn prepare(name: &str, make: impl FnOnce(&str) -> Result<()>) -> Result<()> {
     let started = Instant::now();
-    scenarios::prepare(name).or_else(|error| tell(name, started, Err(error)))
+    make(name).or_else(|error| tell(name, started, Err(error)))
 }
 
-/// Runs the scenario `name` in this process, which must be inside the namespaces.
-pub async fn run(name: &str) -> Result<()> {
-    let Some(scenario) = scenarios::ALL.iter().find(|scenario| scenario.name == name) else {
-        bail!("there is no scenario `{name}`; `bed list` lists them");
-    };
+/// Runs a scenario in this process, which must be inside the namespaces.
+pub async fn run(scenario: &Scenario) -> Result<()> {
     let started = Instant::now();
     let outcome = async {
         let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
@@ -70,15 +66,12 @@ pub async fn run(name: &str) -> Result<()> {
     tell(scenario.name, started, outcome.await)
 }
 
-/// Runs the scenarios of the group `name` from number `first` (from 0) on, in one bed, up to the first that fails: what comes after it
-/// needs another bed.
-pub async fn run_group(name: &str, first: usize) -> Result<()> {
-    let Some(group) = scenarios::GROUPS.iter().find(|group| group.name == name) else {
-        bail!("there is no group `{name}`; `bed list --groups` lists them");
-    };
+/// Runs the scenarios of a group from number `first` (from 0) on, in one bed, up to the first that fails: what comes after it needs
+/// another bed.
+pub async fn run_group(group: &Group, first: usize) -> Result<()> {
     if let [scenario] = group.scenarios {
         // It may see the cluster without the product.
-        return run(scenario.name).await;
+        return run(scenario).await;
     }
     let mut shared = None;
     for scenario in group.scenarios.iter().skip(first) {

@@ -52,7 +52,7 @@ mod unattended;
 mod upgrade;
 mod windows;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{
     cluster::{former_operator, operator_process},
@@ -189,7 +189,17 @@ pub const ALL: &[Scenario] = &[
     pod_gates::SOURCES,
 ];
 
-/// Names of all of them.
+/// The scenario of this name.
+pub fn find(name: &str) -> Result<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name).with_context(|| format!("there is no scenario `{name}`; `bed list` lists them"))
+}
+
+/// The group of this name.
+pub fn find_group(name: &str) -> Result<&'static Group> {
+    GROUPS.iter().find(|group| group.name == name).with_context(|| format!("there is no group `{name}`; `bed list --groups` lists them"))
+}
+
+/// Names of all scenarios.
 pub fn names() -> Vec<&'static str> {
     ALL.iter().map(|scenario| scenario.name).collect()
 }
