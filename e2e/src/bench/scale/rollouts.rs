@@ -19,7 +19,7 @@ use super::{
     cluster::Cluster,
     precise, resource,
     resource::Marks,
-    settings::Settings,
+    settings::{ONE_BY_ONE, Settings},
 };
 use crate::{
     bench::{
@@ -34,8 +34,6 @@ use crate::{
     eventually::eventually,
 };
 
-/// Nodes that are updated one at a time, for the time per node.
-pub const ONE_BY_ONE: usize = 3;
 /// How long a rollout may take beyond ten times the ideal, and everything else.
 const PATIENCE: Duration = Duration::from_mins(10);
 /// Writes of status that follow the end of a rollout still belong to it.

@@ -6,6 +6,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::resource::Marks;
 
+/// Nodes that are updated one at a time, for the time per node.
+pub const ONE_BY_ONE: usize = 3;
+
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -45,7 +48,7 @@ impl Settings {
         let (Some(rollout_nodes), Some(large_nodes)) = (sizes.first().copied(), sizes.last().copied()) else {
             anyhow::bail!("BED_BENCH_NODES={nodes}: no size");
         };
-        ensure!(rollout_nodes > 2 * super::rollouts::ONE_BY_ONE, "BED_BENCH_NODES={nodes}: too few nodes for a rollout");
+        ensure!(rollout_nodes > 2 * ONE_BY_ONE, "BED_BENCH_NODES={nodes}: too few nodes for a rollout");
         let marks = text("BED_BENCH_MARKS", "deployment,node,both");
         let only = text("BED_BENCH_ONLY", "rollouts,large,full");
         let parts: Vec<_> = only.split(',').map(str::trim).collect();
