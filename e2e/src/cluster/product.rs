@@ -281,6 +281,15 @@ pub async fn stayed<K: DeserializeOwned>(bed: &Bed, from: usize, kind: Kind, wha
     Ok(())
 }
 
+/// No failure was noted and no way back was taken, from an entry of the history on.
+pub async fn nothing_failed(bed: &Bed, from: usize) -> Result<()> {
+    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet) {
+        let rollout = &seen.object["status"]["rollout"];
+        ensure!(rollout["rolledBack"].is_null() && rollout["course"]["failed"].is_null(), "a good revision was condemned: {rollout}");
+    }
+    Ok(())
+}
+
 /// Status of a condition: whether it has this status and reason.
 pub fn has_condition(status: &crds::IngressDaemonSetStatus, type_: &str, value: &str, reason: &str) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == value && condition.reason == reason)

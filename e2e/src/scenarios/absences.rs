@@ -7,7 +7,7 @@ use crds::{ledger::GrantReason, status::NodePhase};
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::{Expectations, Kind},
+    auditor::Expectations,
     bed::Bed,
     cluster::{
         operator_process::OperatorProcess,
@@ -66,7 +66,7 @@ async fn late(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("the operator is back after {} s; a node may take {DEADLINE}", AWAY.as_secs()));
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     watch.at_least(3).await?;
-    nothing_failed(bed, from).await?;
+    product::nothing_failed(bed, from).await?;
     traffic.all_served(bed).await
 }
 
@@ -138,17 +138,8 @@ async fn short_lives(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     // The budget is 2.
     watch.at_least(NODES.len() - 2).await?;
-    nothing_failed(bed, from).await?;
+    product::nothing_failed(bed, from).await?;
     traffic.all_served(bed).await
-}
-
-/// No failure was noted and no way back was taken.
-pub(super) async fn nothing_failed(bed: &Bed, from: usize) -> Result<()> {
-    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet) {
-        let rollout = &seen.object["status"]["rollout"];
-        ensure!(rollout["rolledBack"].is_null() && rollout["course"]["failed"].is_null(), "a good revision was condemned: {rollout}");
-    }
-    Ok(())
 }
 
 /// Another choice of nodes, none of which ever serves.

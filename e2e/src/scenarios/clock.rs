@@ -20,10 +20,7 @@ use crate::{
     },
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{
-        absences::nothing_failed,
-        outages::{roll_slowly_to, shows},
-    },
+    scenarios::outages::{roll_slowly_to, shows},
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -108,7 +105,7 @@ async fn steps(bed: &mut Bed) -> Result<()> {
     stepped(history)?;
     waits_are_whole(bed, history)?;
     nobody_is_late(history)?;
-    nothing_failed(bed, from).await?;
+    product::nothing_failed(bed, from).await?;
     watch.at_least(3).await?;
     traffic.all_served(bed).await
 }

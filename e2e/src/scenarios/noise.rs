@@ -21,7 +21,6 @@ use crate::{
     load::{LoadOptions, Traffic},
     scenario::{LONGEST, Scenario},
     scenarios::{
-        absences::nothing_failed,
         changes::UNANNOUNCED,
         course::held,
         outages::CUT_OFF,
@@ -71,7 +70,7 @@ async fn power_cut(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say(&format!("the rollout was complete {:.1} s after the machine was back", back.elapsed().as_secs_f32()));
     watch.at_least(3).await?;
-    nothing_failed(bed, from).await?;
+    product::nothing_failed(bed, from).await?;
     traffic.loses_at_most(CUT_OFF, bed).await
 }
 
@@ -234,7 +233,7 @@ async fn backend(bed: &mut Bed) -> Result<()> {
     let watch = bed.haproxy.watch().await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     watch.at_least(3).await?;
-    nothing_failed(bed, from).await?;
+    product::nothing_failed(bed, from).await?;
     traffic.all_served(bed).await
 }
 

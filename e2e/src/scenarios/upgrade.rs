@@ -18,7 +18,7 @@ use crate::{
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{absences::nothing_failed, outages::roll_slowly_to},
+    scenarios::outages::roll_slowly_to,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -128,7 +128,7 @@ async fn proves(bed: &Bed) -> Result<IngressDaemonSetStatus> {
 async fn ends_well(bed: &Bed, from: usize, who: &str) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     Effects::since(&bed.recorder.history().await?, from)?.changed_once(&NODES)?;
-    nothing_failed(bed, from).await?;
+    product::nothing_failed(bed, from).await?;
     bed.say(&format!("{who} has finished the rollout"));
     Ok(())
 }
