@@ -30,10 +30,12 @@ use tokio::net::TcpListener;
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec, operator},
-    cluster::operator_process::{self, OperatorProcess},
+    cluster::{
+        node_gates::{self, delete_gate},
+        operator_process::{self, OperatorProcess},
+    },
     eventually::eventually,
     scenario::{Scenario, chance},
-    scenarios::gates::{self, delete_gate},
 };
 
 /// For the operator to write policies, and for the API server, which reads them once a second, to follow them.
@@ -379,7 +381,7 @@ fn gate(name: &str, selector: &Value, key: &str, more: Value) -> Value {
     if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
         spec.extend(more);
     }
-    gates::gate(name, key, spec)
+    node_gates::gate(name, key, spec)
 }
 
 fn nodes(bed: &Bed) -> Api<Node> {

@@ -10,10 +10,10 @@ use kube::{
 };
 use serde_json::json;
 
-use super::gates::{becomes, delete_gate, gate, has_condition, metrics, node, says, warm};
 use crate::{
     auditor::Kind,
     bed::Bed,
+    cluster::node_gates::{becomes, delete_gate, gate, has_condition, metrics, node, says, warm},
     eventually::{eventually, throughout},
 };
 

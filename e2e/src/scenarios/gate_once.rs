@@ -10,15 +10,14 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    gate_originals::{becomes_ready, critical, operator},
-    gates::{WARM, becomes, delete_gate, gate, has_condition, metrics, node, says, warm},
-};
-use crate::cluster::product;
+use super::gate_originals::{becomes_ready, critical, operator};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},
-    cluster::operator_process,
+    cluster::{
+        node_gates::{WARM, becomes, delete_gate, gate, has_condition, metrics, node, says, warm},
+        operator_process, product,
+    },
     eventually::{eventually, throughout},
     scenario::Scenario,
 };

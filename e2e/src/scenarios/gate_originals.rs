@@ -17,11 +17,10 @@ use tokio::process::Command;
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, control_plane, operator},
-    cluster::{operator_process::OperatorProcess, product},
+    cluster::{node_gates, operator_process::OperatorProcess, product},
     eventually::eventually,
     host::images,
     scenario::Scenario,
-    scenarios::gates,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -150,7 +149,7 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
 /// One pass as the original's flag and names of variables ask for it, an end in time, and nothing that is left.
 async fn once_and_cleaned_up(bed: &Bed, held: &[&str]) -> Result<()> {
     // After its start: while nobody leads, there is nobody to refuse for.
-    eventually(MINUTE, "the operator leads", async || gates::metrics(bed).await.map(drop)).await?;
+    eventually(MINUTE, "the operator leads", async || node_gates::metrics(bed).await.map(drop)).await?;
     let refused = clean_up(bed, &[]).await?;
     let error = String::from_utf8_lossy(&refused.stderr);
     ensure!(!refused.status.success() && error.contains("holds the lease"), "{refused:?}");
@@ -351,7 +350,7 @@ fn bears(node: &Node, (key, value): (&str, &str)) -> bool {
 
 /// These nodes have the taint for a while, and no other has.
 pub async fn stay_held(bed: &Bed, taint: (&str, &str), wanted: &[&str], what: &str) -> Result<()> {
-    gates::nodes_stay(bed, WHILE, what, |node| is_as_held(node, taint, wanted)).await
+    node_gates::nodes_stay(bed, WHILE, what, |node| is_as_held(node, taint, wanted)).await
 }
 
 fn is_as_held(node: &Node, taint: (&str, &str), wanted: &[&str]) -> Result<()> {

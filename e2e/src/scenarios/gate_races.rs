@@ -15,10 +15,10 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
-use super::gates::{gate, node, refusals, warm};
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options},
+    cluster::node_gates::{gate, node, refusals, warm},
     eventually::eventually,
     scenario::{Scenario, chance},
 };

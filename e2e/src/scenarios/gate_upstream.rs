@@ -11,9 +11,9 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::gates::{WARM, becomes, delete_gate, gate, node, says, warm};
 use crate::{
     bed::Bed,
+    cluster::node_gates::{WARM, becomes, delete_gate, gate, node, says, warm},
     eventually::{eventually, throughout},
 };
 

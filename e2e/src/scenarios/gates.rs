@@ -7,13 +7,10 @@ use crds::{
     NodeReadinessGate,
     names::{self, GATE_RECORD_PREFIX},
 };
-use k8s_openapi::{
-    api::core::v1::{Node, Pod, Taint},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -22,6 +19,9 @@ use crate::{
     bed::{Bed, Options, operator},
     cluster::{
         joining,
+        node_gates::{
+            becomes, delete_gate, gate, has_condition, has_taint, info, node, nodes, nodes_stay, records, refusals, says, taints, warm,
+        },
         operator_process::{self, OperatorProcess},
         product,
     },
@@ -34,9 +34,6 @@ use crate::{
 const MINUTE: Duration = Duration::from_mins(1);
 /// Longer than the operator takes to see a change and to write what follows from it.
 const WHILE: Duration = Duration::from_secs(2);
-/// The condition that gates wait for here.
-pub const WARM: &str = "example.com/Warm";
-
 /// What a gate does with nodes that come, get ready, change their labels, start again and go.
 pub const LIFE: Scenario = Scenario {
     name: "a_gate_holds_new_nodes_releases_them_in_one_write_and_leaves_nothing_of_its_own_and_everything_of_others",
@@ -151,63 +148,6 @@ async fn followed_and_tainted_first(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A gate with this spec; labels of the nodes that it selects are `gate=<name>`.
-pub fn gate(name: &str, key: &str, more: Value) -> Value {
-    let mut spec = json!({
-        "nodeSelector": { "matchLabels": { format!("gate-{name}"): "yes" } },
-        "taint": { "key": key, "value": "pending", "effect": "NoSchedule" },
-        "requirements": [{ "name": "warm", "condition": { "type": WARM } }],
-    });
-    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
-        spec.extend(more);
-    }
-    json!({
-        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
-        "metadata": { "name": name }, "spec": spec,
-    })
-}
-
-fn nodes(bed: &Bed) -> Api<Node> {
-    Api::all(bed.client.clone())
-}
-
-/// Makes a Node that the gates of these names select.
-pub async fn node(bed: &Bed, name: &str, gates: &[&str], taints: Value) -> Result<Node> {
-    let labels: serde_json::Map<_, _> = gates.iter().map(|gate| (format!("gate-{gate}"), json!("yes"))).collect();
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels }, "spec": { "taints": taints },
-        "status": { "nodeInfo": info("boot-1") },
-    });
-    nodes(bed).create(&PostParams::default(), &serde_json::from_value(node)?).await.with_context(|| format!("creating Node {name}"))
-}
-
-fn info(boot: &str) -> Value {
-    let mut info = json!({ "bootID": boot, "machineID": "machine-1" });
-    let others = [
-        "architecture",
-        "containerRuntimeVersion",
-        "kernelVersion",
-        "kubeProxyVersion",
-        "kubeletVersion",
-        "operatingSystem",
-        "osImage",
-        "systemUUID",
-    ];
-    for key in others {
-        info[key] = "".into();
-    }
-    info
-}
-
-/// What the Node says of [`WARM`] from now on.
-pub async fn warm(bed: &Bed, name: &str, status: &str) -> Result<()> {
-    let now = Timestamp::now().to_string();
-    let condition =
-        json!({ "type": WARM, "status": status, "reason": "Bed", "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now });
-    let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
-    nodes(bed).patch_status(name, &PatchParams::default(), &patch).await.with_context(|| format!("condition of {name}")).map(drop)
-}
-
 async fn label(bed: &Bed, name: &str, gate: &str, on: bool) -> Result<()> {
     let value = if on { json!("yes") } else { json!(null) };
     let patch = Patch::Merge(json!({ "metadata": { "labels": { format!("gate-{gate}"): value } } }));
@@ -219,30 +159,6 @@ async fn add_taint(bed: &Bed, name: &str, taint: &str) -> Result<()> {
     bed.kubectl(&["taint", "node", name, taint, "--overwrite"]).await.map(drop)
 }
 
-fn taints(node: &Node) -> Vec<Taint> {
-    node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default()
-}
-
-fn has_taint(node: &Node, key: &str) -> bool {
-    taints(node).iter().any(|taint| taint.key == key)
-}
-
-fn records(node: &Node) -> Vec<String> {
-    node.annotations().iter().filter(|(key, _)| key.starts_with(GATE_RECORD_PREFIX)).map(|(_, value)| value.clone()).collect()
-}
-
-/// Waits until a Node has a taint, or has it not, with so many records.
-pub async fn becomes(bed: &Bed, name: &str, key: &str, tainted: bool, recorded: usize) -> Result<Node> {
-    let what = format!("{name} has {}{key} and {recorded} records", if tainted { "" } else { "no " });
-    eventually(MINUTE, &what, async || {
-        let node = nodes(bed).get(name).await?;
-        let found = (has_taint(&node, key), records(&node).len());
-        ensure!(found == (tainted, recorded), "taints {:?}, records {:?}", taints(&node), records(&node));
-        Ok(node)
-    })
-    .await
-}
-
 /// A Node keeps a taint, or stays without it.
 async fn stays(bed: &Bed, name: &str, key: &str, tainted: bool) -> Result<()> {
     let what = format!("{name} {} {key}", if tainted { "keeps" } else { "stays without" });
@@ -252,35 +168,6 @@ async fn stays(bed: &Bed, name: &str, key: &str, tainted: bool) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-/// Every Node fulfils `test` for the whole of `period`, by the history: also between two looks.
-pub async fn nodes_stay(bed: &Bed, period: Duration, what: &str, test: impl Fn(&Node) -> Result<()>) -> Result<()> {
-    product::stays(bed, (Kind::Node, &nodes(bed)), what, period, test).await
-}
-
-pub async fn says(bed: &Bed, name: &str, what: &str, test: impl Fn(&crds::NodeReadinessGateStatus) -> bool) -> Result<()> {
-    eventually(MINUTE, &format!("gate {name}: {what}"), async || {
-        let gate = Api::<NodeReadinessGate>::all(bed.client.clone()).get(name).await?;
-        let status = gate.status.context("no status")?;
-        ensure!(test(&status), "{status:?}");
-        Ok(())
-    })
-    .await
-}
-
-pub async fn delete_gate(bed: &Bed, name: &str) -> Result<()> {
-    let api = Api::<NodeReadinessGate>::all(bed.client.clone());
-    api.delete(name, &DeleteParams::default()).await.context("deleting a gate")?;
-    eventually(MINUTE, &format!("gate {name} is gone"), async || {
-        ensure!(api.get_opt(name).await?.is_none(), "it is still there");
-        Ok(())
-    })
-    .await
-}
-
-pub fn has_condition(status: &crds::NodeReadinessGateStatus, type_: &str, value: &str, reason: &str) -> bool {
-    status.conditions.iter().any(|condition| condition.type_ == type_ && condition.status == value && condition.reason == reason)
 }
 
 async fn life(bed: &mut Bed) -> Result<()> {
@@ -437,26 +324,6 @@ async fn storm(bed: &Bed, name: &str) -> Result<()> {
     let after = refusals(bed).await?;
     ensure!(before == after, "{before:?}, and then {after:?}");
     Ok(())
-}
-
-/// Patches of the operator that had no effect.
-pub async fn refusals(bed: &Bed) -> Result<Vec<String>> {
-    // While the lease changes hands, nobody leads.
-    let metrics = eventually(MINUTE, "metrics of the operator that leads", async || metrics(bed).await).await?;
-    Ok(metrics.lines().filter(|line| line.starts_with("ids_gate_patch_refusals_total")).map(str::to_owned).collect())
-}
-
-/// Metrics of the operator that leads.
-pub async fn metrics(bed: &Bed) -> Result<String> {
-    let names = bed.kubectl(&["get", "pods", "-n", "ingress-daemonset-system", "-o", "jsonpath={.items[*].metadata.name}"]).await?;
-    for name in names.split_whitespace() {
-        let path = format!("/api/v1/namespaces/ingress-daemonset-system/pods/{name}:8080/proxy/metrics");
-        let text = bed.kubectl(&["get", "--raw", &path]).await?;
-        if text.lines().any(|line| line == "ids_leader 1") {
-            return Ok(text);
-        }
-    }
-    anyhow::bail!("no operator leads: {names}")
 }
 
 async fn together(bed: &mut Bed) -> Result<()> {

@@ -24,15 +24,13 @@ use crate::{
     bed::{Bed, Options},
     cluster::{
         guide::Guide,
+        node_gates::{metrics, warm},
         product::{self, deployment_mark, rolling_update},
     },
     eventually::{eventually, throughout},
     host::network,
     scenario::Scenario,
-    scenarios::{
-        gate_originals::admission_objects,
-        gates::{metrics, warm},
-    },
+    scenarios::gate_originals::admission_objects,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
