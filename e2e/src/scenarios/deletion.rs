@@ -21,7 +21,7 @@ use crate::{
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::gate_originals::clean_up,
+    scenarios::node_gates::originals::clean_up,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

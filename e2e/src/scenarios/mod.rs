@@ -14,14 +14,6 @@ mod failures;
 mod faults;
 mod fleet;
 mod flood;
-mod gate_admission;
-mod gate_budget;
-mod gate_once;
-mod gate_originals;
-mod gate_races;
-mod gate_startup;
-mod gate_upstream;
-mod gates;
 mod handover;
 mod health;
 mod in_place;
@@ -31,6 +23,7 @@ mod limits;
 mod membership;
 mod migration;
 mod missing_rights;
+mod node_gates;
 mod node_library;
 mod noise;
 mod operations;
@@ -176,15 +169,15 @@ pub const ALL: &[Scenario] = &[
     fleet::OUTAGES,
     plugin::STEERS,
     operations::COMMANDS,
-    gate_admission::POLICIES,
-    gate_admission::WEBHOOK,
-    gate_once::ONCE,
-    gate_originals::CONFIG_MAP,
-    gate_startup::STARTUP,
-    gates::LIFE,
-    gates::TOGETHER,
-    gates::JOINING,
-    gate_races::RACES,
+    node_gates::admission::POLICIES,
+    node_gates::admission::WEBHOOK,
+    node_gates::once::ONCE,
+    node_gates::originals::CONFIG_MAP,
+    node_gates::startup::STARTUP,
+    node_gates::life::LIFE,
+    node_gates::life::TOGETHER,
+    node_gates::life::JOINING,
+    node_gates::races::RACES,
     pod_gates::DEMO_AND_HOLDS,
     pod_gates::SOURCES,
 ];
@@ -215,15 +208,21 @@ pub const GROUPS: &[Group] = &[
             changes::REWRITTEN,
             pod_gates::DEMO_AND_HOLDS,
             ownership::NEEDS_FINALIZERS,
-            gate_admission::POLICIES,
+            node_gates::admission::POLICIES,
             // It stops the operator.
-            gate_admission::WEBHOOK,
+            node_gates::admission::WEBHOOK,
         ],
     },
     Group { name: "course", scenarios: &[course::CANARY, course::ROLLED_BACK, room::ROOM] },
     Group {
         name: "traffic",
-        scenarios: &[rollout::THREE_ROLLOUTS, incidents::TERMINATING, gates::JOINING, handover::PORT_TAKEN, deletion::DELETED_UNDER_LOAD],
+        scenarios: &[
+            rollout::THREE_ROLLOUTS,
+            incidents::TERMINATING,
+            node_gates::life::JOINING,
+            handover::PORT_TAKEN,
+            deletion::DELETED_UNDER_LOAD,
+        ],
     },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },

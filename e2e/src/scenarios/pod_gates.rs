@@ -30,7 +30,7 @@ use crate::{
     eventually::{eventually, throughout},
     host::network,
     scenario::Scenario,
-    scenarios::gate_originals::admission_objects,
+    scenarios::node_gates::originals::admission_objects,
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

@@ -10,7 +10,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::gate_originals::{becomes_ready, critical, operator};
+use super::originals::{becomes_ready, critical, operator};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options},

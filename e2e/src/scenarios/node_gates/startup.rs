@@ -8,8 +8,8 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::{Value, json};
 
 use super::{
-    gate_admission::{create, in_force},
-    gate_originals::{
+    admission::{create, in_force},
+    originals::{
         admission_objects, becomes_ready, clean_up, critical, held_are, is_held, node_names, nothing_is_left, operator, recorded, run_with,
         stay_held,
     },

@@ -28,7 +28,7 @@ use crate::{
     eventually::{eventually, throughout},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{gate_budget, gate_upstream},
+    scenarios::node_gates::{budget, upstream},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -329,9 +329,9 @@ async fn storm(bed: &Bed, name: &str) -> Result<()> {
 async fn together(bed: &mut Bed) -> Result<()> {
     const KEY: &str = "readiness.k8s.io/shared";
     bed.install().await?;
-    gate_upstream::is_refused(bed).await?;
-    gate_upstream::follows(bed).await?;
-    gate_upstream::grows_old(bed).await?;
+    upstream::is_refused(bed).await?;
+    upstream::follows(bed).await?;
+    upstream::grows_old(bed).await?;
     let shared = json!({ "requirements": [{ "name": "mark", "nodeAnnotation": { "key": "example.com/mark", "value": "yes" } }] });
     bed.apply(&[gate("one", KEY, json!({})), gate("two", KEY, shared)]).await?;
     let dry = json!({ "dryRun": true, "existingNodes": "Gate" });
@@ -363,7 +363,7 @@ async fn together(bed: &mut Bed) -> Result<()> {
     bed.say("a dry run writes nothing, and neither does its end");
 
     could_not_start(bed).await?;
-    gate_budget::bounds_regressions(bed).await?;
+    budget::bounds_regressions(bed).await?;
 
     let wants = json!({ "requirements": [{ "name": "disks", "csiDriver": { "name": "disks.example.com" } }] });
     bed.apply(&[gate("csi", "readiness.k8s.io/csi", wants)]).await?;
