@@ -1,5 +1,7 @@
-//! A whole bed: control plane, nodes and load balancer, started together. Scenarios that share one have the control plane and the
-//! operator in common, one after the other; nodes, load balancer and recorder are each one's own.
+//! A bed: the control plane, the nodes, the load balancer, the recorder, and the operator as `deploy/` installs it.
+//! Load, faults and scenarios are above it.
+//! What a bed consists of comes from its [`Options`]. It hands out clients of the API, nodes, counters of the load balancer, and the
+//! history of all objects.
 
 pub mod control_plane;
 pub mod haproxy;
@@ -81,6 +83,9 @@ impl Options {
 }
 
 /// A running bed. It ends with the process that started it.
+///
+/// Scenarios that share one have the control plane and the operator in common, one after the other; nodes, load balancer and recorder
+/// are each one's own.
 pub struct Bed {
     /// The API as admin.
     pub client: Client,

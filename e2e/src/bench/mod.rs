@@ -1,5 +1,7 @@
 //! Benchmarks: figures beside their goals, and beside a yardstick of the same run, because absolute figures differ from
 //! machine to machine. A new one is written in its file and listed in [`ALL`].
+//! No scenario uses a benchmark.
+//! Its settings are in variables `BED_BENCH_…`. It prints a table, and appends a line of JSON to a file in `target/bench`.
 
 pub mod fleet;
 pub mod gates;

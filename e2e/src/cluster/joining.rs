@@ -1,4 +1,4 @@
-//! The second act: a node joins under load, stays tainted until its replicas serve, and workloads land on it only then.
+//! A node joins under load: it stays tainted until its replicas serve, and workloads land on it only then.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
-//! What is made on the cluster of a bed, and read there.
+//! What is made on the cluster of a bed and read there: the resource, its workload, gates, operators, detachers, nodes without machines.
+//! Scenarios, benchmarks and the demo use it, and it uses none of them.
+//! It reads the API, and the history of the recorder. It writes to the API, and returns what it read, or an error if that never came true.
 
 pub mod detacher;
 pub mod effects;

@@ -1,4 +1,6 @@
 //! `make demo`: the product at work under load, and the same load over a plain `DaemonSet`.
+//! What a scenario also needs is in `cluster/`.
+//! It reads the history and the load balancer of its bed, and prints. With `--keep`, ports of 127.0.0.1 lead to the bed.
 
 mod commentary;
 pub(crate) mod control;

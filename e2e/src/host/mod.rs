@@ -1,4 +1,6 @@
-//! The machine that a bed runs on: its programs, namespaces, network, terminals, and the keys made on it.
+//! The machine: processes, namespaces, network, terminals, certificates, and the programs that stand for images.
+//! Nothing here asks an API server or starts a part of a bed.
+//! It reads the checkout, and calls the kernel and tools such as `ip`. What it makes is gone when the namespaces of the bed are gone.
 
 pub mod certificates;
 pub mod images;

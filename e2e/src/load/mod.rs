@@ -1,4 +1,6 @@
-//! Load on a bed, and what it showed.
+//! Load on a bed: requests through the load balancer, health checks without pause, and how long nodes are out.
+//! Nothing here makes or changes an object of the API.
+//! It reads what wrk prints, answers of nodes, and counters of the load balancer. It returns figures, or an error if a request failed.
 
 pub mod checks;
 pub(crate) mod outage;

@@ -1,4 +1,7 @@
-//! The frame of scenarios: each runs in a bed of its own and fails with everything that is needed to see why.
+//! The frame of a scenario: its type, its run in a bed, and the verdict.
+//! What a scenario does is in `scenarios/`; how many run, and where, is in `runs/`.
+//! It reads the history, the logs and the audit log of the bed. It prints one line with the verdict, notes the rights that the scenario
+//! used, and writes a dump of a bed in which the scenario failed.
 
 pub mod chance;
 pub mod dump;

@@ -1,5 +1,6 @@
-//! All scenarios, by theme. A new one is written in its file and listed here. `make soak` runs all of them, each in a bed of its own;
-//! `make test` those of [`GROUPS`].
+//! All scenarios, by theme. Write a new one in a file here and list it in [`ALL`], and in [`GROUPS`] if `make test` must run it.
+//! What a benchmark or the demo also needs is in `cluster/`.
+//! A scenario gets a bed from the frame, and returns an error if what its name says does not hold.
 
 mod absences;
 pub mod bad_input;

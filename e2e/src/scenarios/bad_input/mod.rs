@@ -1,4 +1,6 @@
 //! Every kind of mistake that people make in a resource, as data: what they are told, and that nothing changes.
+//! A mistake is an entry of `edits.yaml`, never code.
+//! `docs/errors.md` is generated from the same entries.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 

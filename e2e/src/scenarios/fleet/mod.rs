@@ -1,4 +1,6 @@
 //! Fleets of simulated nodes against the real API server. Their code runs in this process.
+//! Nodes with processes are in `node_library/`; how fast a fleet is, is in `bench/fleet/`.
+//! The settings of a fleet are in the scenario. What it wrote is read from the API server.
 
 mod faults;
 mod holes;

@@ -1,5 +1,6 @@
 //! What `kubectl` asks of a node's own API, through the real API server: its words and exit codes are compared with a kept
-//! transcript.
+//! transcript, `e2e/fixtures/kubectl-transcript.txt`.
+//! What a node writes to the API server is in `node_library/`.
 
 mod node;
 mod session;

@@ -1,5 +1,6 @@
 //! The library `virtual-kubelet` against the real API server: what the original promises, what the original does wrong, and
 //! what goes wrong around it. Its code runs in this process.
+//! The API of a node is in `kubelet_api/`, fleets are in `fleet/`.
 
 mod nodes;
 mod outages;
