@@ -5,11 +5,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use virtual_kubelet::fleet::NodeFault;
+use virtual_kubelet::fleet::{FleetConfig, NodeFault};
 
-use super::{
-    FleetConfig, MINUTE, Running, SECOND, annotate, client, condition, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs,
-    shows,
+use super::session::{
+    MINUTE, Running, SECOND, annotate, client, condition, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows,
 };
 use crate::{
     auditor::Kind,

@@ -9,9 +9,10 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
+use virtual_kubelet::fleet::FleetConfig;
 
-use super::{
-    FleetConfig, MINUTE, Running, SECOND, client, client_of, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows,
+use super::session::{
+    MINUTE, Running, SECOND, client, client_of, delete, fleet, is_gone, is_true, make, node_is, nodes, pods, runs, shows,
 };
 use crate::{
     bed::Bed,

@@ -7,8 +7,9 @@ use crds::names;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use serde_json::json;
+use virtual_kubelet::fleet::FleetConfig;
 
-use super::{FleetConfig, Running, client, fleet, pods};
+use super::session::{Running, client, fleet, pods};
 use crate::{
     bed::{Bed, control_plane},
     cluster::product,

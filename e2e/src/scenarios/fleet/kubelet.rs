@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::process::Command;
 
-use super::{MINUTE, delete, make, nodes, runs};
+use super::session::{MINUTE, delete, make, nodes, runs};
 use crate::{
     bed::{Bed, control_plane},
     eventually::eventually,

@@ -15,7 +15,7 @@ use kube::{
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::{MINUTE, Running, SECOND, client, condition, fleet, is_true, make, nodes, pods};
+use super::session::{MINUTE, Running, SECOND, client, condition, fleet, is_true, make, nodes, pods};
 use crate::{
     auditor::Kind,
     bed::{Bed, control_plane},

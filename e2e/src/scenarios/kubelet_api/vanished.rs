@@ -10,7 +10,7 @@ use nix::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, process::Child};
 
 use super::{
-    pods,
+    pods::pods,
     session::{POD, Session, Started},
     streams::{LOCAL_PORT, fetch, start_forward},
 };

@@ -27,7 +27,7 @@ use virtual_kubelet::{
     },
 };
 
-use super::{MINUTE, Running, SECOND, SOON};
+use super::session::{MINUTE, Running, SECOND, SOON};
 use crate::{
     bed::{Bed, control_plane},
     eventually::{eventually, throughout},

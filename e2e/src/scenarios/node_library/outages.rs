@@ -13,11 +13,9 @@ use virtual_kubelet::{
 };
 
 use super::{
-    MINUTE, Running, SECOND, delete, is_gone, is_ready, make,
     nodes::{behind, wanted},
-    phase, pods,
     provider::Provider,
-    runs,
+    session::{MINUTE, Running, SECOND, delete, is_gone, is_ready, make, phase, pods, runs},
 };
 use crate::{
     auditor::Kind,

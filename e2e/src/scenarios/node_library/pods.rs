@@ -24,9 +24,9 @@ use virtual_kubelet::{
 };
 
 use super::{
-    MINUTE, Running, SECOND, SOON, delete, is_gone, is_ready, make, make_as, nodes, phase, pod, pods,
+    nodes,
     provider::{Creation, Deletion, Provider},
-    runs,
+    session::{MINUTE, Running, SECOND, SOON, delete, is_gone, is_ready, make, make_as, phase, pod, pods, runs},
 };
 use crate::{
     bed::Bed,
