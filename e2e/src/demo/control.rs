@@ -14,7 +14,7 @@ use crate::{
     load::{Traffic, outage},
 };
 
-use super::{Column, load, thousands};
+use super::table::{Column, load, thousands};
 
 const NAME: &str = "plain";
 const ROLLOUT: Duration = Duration::from_mins(3);

@@ -5,6 +5,7 @@
 mod commentary;
 pub(crate) mod control;
 pub mod front;
+mod table;
 
 use std::time::Duration;
 
@@ -15,13 +16,11 @@ use crate::{
     bed::{Bed, Options},
     cluster::{joining, product},
     host::{images, network},
-    load::{
-        LoadOptions, Outcome, Traffic,
-        outage::{Outages, Worst},
-    },
+    load::{Traffic, outage::Outages},
 };
 
 use commentary::Commentary;
+use table::{Column, load, print_table, thousands};
 
 /// Requests that the product's part is to serve without a failure.
 const REQUESTS: u64 = 1_000_000;
@@ -40,16 +39,6 @@ pub struct Ports {
     pub api: u16,
     /// To `HAProxy`.
     pub web: u16,
-}
-
-/// One column of the table at the end.
-#[derive(Debug)]
-pub(crate) struct Column {
-    name: &'static str,
-    rollouts: u32,
-    pub(crate) outcome: Outcome,
-    worst: Worst,
-    kept: String,
 }
 
 /// Runs the demo inside the namespaces; with `keep`, leaves everything running for people outside.
@@ -112,10 +101,6 @@ async fn product_part(bed: &mut Bed) -> Result<Column> {
     Ok(Column { name: "IngressDaemonSet", rollouts, outcome, worst, kept })
 }
 
-fn load() -> LoadOptions {
-    LoadOptions { at_most: Duration::from_mins(15), ..LoadOptions::full() }
-}
-
 async fn product_is_gone(bed: &mut Bed) -> Result<()> {
     bed.say("now the same with a plain DaemonSet: the IngressDaemonSet is deleted, and the node that joined goes");
     bed.kubectl(&["delete", "ingressdaemonset", product::NAME, "--timeout=120s"]).await?;
@@ -130,40 +115,6 @@ async fn judge(bed: &Bed) -> Result<Vec<crate::auditor::Violation>> {
         verdict.violations.len()
     ));
     Ok(verdict.violations)
-}
-
-fn print_table(columns: &[&Column]) {
-    type Cell = fn(&Column) -> String;
-    let rows: [(&str, Cell); 7] = [
-        ("", |column| column.name.to_owned()),
-        ("rollouts", |column| column.rollouts.to_string()),
-        ("requests", |column| thousands(column.outcome.clients.requests)),
-        ("failed", |column| thousands(column.outcome.failed())),
-        ("failed of a million", |column| thousands(column.outcome.failed() * 1_000_000 / column.outcome.clients.requests.max(1))),
-        ("longest time a node was out", |column| format!("{:.1} s", column.worst.longest.as_secs_f32())),
-        ("budget kept", |column| column.kept.clone()),
-    ];
-    for (title, cell) in rows {
-        print!("  {title:<30}");
-        for column in columns {
-            print!("{:>24}", cell(column));
-        }
-        println!();
-    }
-    println!();
-}
-
-/// `1234567` as `1,234,567`.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Where people outside find the kubeconfig.
@@ -195,14 +146,4 @@ async fn stay(bed: &Bed, ports: Ports) -> Result<()> {
     println!("  kubectl      {} kubectl", images::repository().join("target/bed/control-plane").display());
     println!("  to roll out  kubectl edit ingressdaemonset {}", product::NAME);
     std::future::pending().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::thousands;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
-    }
 }

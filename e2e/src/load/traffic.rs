@@ -10,8 +10,9 @@ use crate::{
         haproxy::{Counters, HaProxy, PATIENCE},
     },
     eventually::eventually,
-    load::{Load, LoadOptions, Summary},
 };
+
+use super::wrk::{Load, LoadOptions, Summary};
 
 /// Requests in a second at least, on average. The default load could make 1,000; at 100 each of its 32 connections waits a third of a
 /// second for an answer, which is a hundred times what we see on two cores that three other beds and a compiler use as well.
