@@ -19,7 +19,7 @@ use tokio::{
     process::Command,
 };
 
-use super::{Say, resource};
+use super::{findings::Say, resource};
 use crate::{
     bed::{self, control_plane, operator},
     bench::{

@@ -10,7 +10,12 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Findings, Say, cluster::Cluster, resource, settings::Settings};
+use super::{
+    cluster::Cluster,
+    findings::{Findings, Say, precise},
+    resource,
+    settings::Settings,
+};
 use crate::{
     bench::{
         Goal,
@@ -50,7 +55,7 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     stream::iter(patches).buffer_unordered(PARALLEL).try_collect::<()>().await.context("telling images of nodes")?;
     let size =
         raw::send(client, "GET", &format!("/api/v1/nodes/{}", objects::node_name(0)), "application/json", String::new()).await?.len();
-    say(&format!("{nodes} nodes of {:.1} KB each", super::precise(size) / 1000.0));
+    say(&format!("{nodes} nodes of {:.1} KB each", precise(size) / 1000.0));
     for number in 1..RESOURCES {
         let mut other = resource::ingress_daemon_set(1, settings.grace);
         other["metadata"]["name"] = format!("other-{number}").into();

@@ -10,7 +10,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Findings, Say, cluster::Cluster, resource, settings::Settings};
+use super::{
+    cluster::Cluster,
+    findings::{Findings, Say},
+    resource,
+    settings::Settings,
+};
 use crate::{
     bench::{Goal, process_figures::by_program},
     eventually::eventually,

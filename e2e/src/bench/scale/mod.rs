@@ -15,40 +15,26 @@
 
 pub(super) mod audit;
 pub(super) mod cluster;
+mod findings;
 mod full;
 mod large;
 mod resource;
 mod rollouts;
 mod settings;
 
-use std::{collections::BTreeMap, path::Path, time::Instant};
+use std::{path::Path, time::Instant};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
-use self::settings::Settings;
-use super::{Benchmark, Body, Figure, Goal, Report, print, report};
+use self::{
+    findings::{Findings, Say},
+    settings::Settings,
+};
+use super::{Benchmark, Body, Report, print, report};
 use crate::host::{namespaces, network};
 
 /// Rollouts of a thousand nodes, and an operator that looks after five thousand.
 pub const SCALE: Benchmark = Benchmark { name: "scale", body: Body::Alone(|| Box::pin(measure())) };
-
-/// What has been found out so far, so that a failure loses nothing of it.
-#[derive(Debug, Default)]
-struct Findings {
-    figures: Vec<Figure>,
-    /// What has no goal, for the line of JSON.
-    details: BTreeMap<&'static str, Value>,
-}
-
-impl Findings {
-    fn add(&mut self, what: &'static str, value: f64, unit: &'static str, goal: Goal, yardstick: Option<(&'static str, f64)>) {
-        self.figures.push(Figure { what, value, unit, goal, yardstick });
-    }
-}
-
-/// Says a line of progress.
-type Say<'a> = &'a dyn Fn(&str);
 
 async fn measure() -> Result<Report> {
     let begun = Instant::now();
@@ -80,9 +66,4 @@ async fn steps(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut F
         full::run(settings, state, say, findings).await.context("nodes of full size")?;
     }
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-fn precise(count: usize) -> f64 {
-    count as f64
 }

@@ -14,11 +14,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
-    Findings, Say,
     audit::{AuditLog, Writes},
     cluster::Cluster,
-    precise, resource,
-    resource::Marks,
+    findings::{Findings, Say, precise},
+    resource::{self, Marks},
     settings::{ONE_BY_ONE, Settings},
 };
 use crate::{
