@@ -18,7 +18,10 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::{process::Command, task::JoinSet, time};
 
-use super::{Benchmark, Body, Figure, Goal, process_figures::ProcessFigures};
+use super::{
+    benchmark::{Benchmark, Body, Figure, Goal},
+    process_figures::ProcessFigures,
+};
 use crate::{
     bed::{Bed, Options, health_check::Client},
     cluster::{

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{Benchmark, Body, Figure, Goal};
+use super::benchmark::{Benchmark, Body, Figure, Goal};
 use crate::{
     auditor::Kind,
     bed::Bed,

@@ -20,7 +20,7 @@ use crate::{
     load::{LoadOptions, Traffic, outage::Outages},
 };
 
-use super::{Benchmark, Body, Figure, Goal};
+use super::benchmark::{Benchmark, Body, Figure, Goal};
 
 /// Loses nothing, whatever becomes of the operator.
 pub const ROLLOUTS: Benchmark =

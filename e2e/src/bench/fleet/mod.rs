@@ -44,7 +44,7 @@ use self::{
     settings::Settings,
     table::Table,
 };
-use super::{Benchmark, Body, Report};
+use super::benchmark::{Benchmark, Body, Report};
 use crate::host::{namespaces, network};
 
 /// All goals of the fleet.

@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use super::{
-    Benchmark, Body, Figure, Goal, Report, print, report,
+    benchmark::{Benchmark, Body, Figure, Goal, Report, print, report},
     scale::{audit::AuditLog, cluster::Cluster},
 };
 use crate::{

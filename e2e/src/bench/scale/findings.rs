@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::bench::{Figure, Goal};
+use crate::bench::benchmark::{Figure, Goal};
 
 /// What has been found out so far, so that a failure loses nothing of it.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     bench::{
-        Goal,
+        benchmark::Goal,
         fleet::{objects, raw},
     },
     eventually::eventually,

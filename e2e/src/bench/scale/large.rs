@@ -17,7 +17,7 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    bench::{Goal, process_figures::by_program},
+    bench::{benchmark::Goal, process_figures::by_program},
     eventually::eventually,
 };
 

@@ -30,7 +30,7 @@ use self::{
     findings::{Findings, Say},
     settings::Settings,
 };
-use super::{Benchmark, Body, Report, print, report};
+use super::benchmark::{Benchmark, Body, Report, print, report};
 use crate::host::{namespaces, network};
 
 /// Rollouts of a thousand nodes, and an operator that looks after five thousand.

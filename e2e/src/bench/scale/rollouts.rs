@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     bench::{
-        Goal,
+        benchmark::Goal,
         fleet::{
             figures::percentile_millis,
             objects,
