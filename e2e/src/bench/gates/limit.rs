@@ -19,7 +19,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{KEY, has_taint, is_warm};
+use super::objects::{KEY, has_taint, is_warm};
 use crate::bed::control_plane;
 
 /// Requests under way at once: as many as the operator makes.

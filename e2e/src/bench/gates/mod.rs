@@ -25,7 +25,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     process::Command,
     task::{JoinHandle, JoinSet},
@@ -41,18 +41,17 @@ use crate::{
 };
 
 pub mod limit;
+mod objects;
+
+use objects::{SET, WARM, gate, has_taint};
 
 /// A thousand nodes at once.
 pub const GATES: Benchmark = Benchmark { name: "gates", body: Body::Alone(|| Box::pin(measure())) };
 
 /// How often the operator has its turn; the yardstick comes before each and after the last.
 const ROUNDS: usize = 3;
-/// What the gate selects.
-const SET: &str = "ours";
 /// Requests of the bench under way at once, which make nodes and conditions.
 const PARALLEL: usize = 32;
-const KEY: &str = "readiness.k8s.io/bench";
-const WARM: &str = "example.com/Warm";
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Heartbeats a second.
 const BEATS: u64 = 50;
@@ -228,19 +227,6 @@ fn figures(count: usize, ours: Vec<Ours>, raw: Vec<[Phase; 2]>) -> Vec<Figure> {
     ]
 }
 
-fn gate() -> Value {
-    json!({
-        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate", "metadata": { "name": "bench" },
-        "spec": {
-            "nodeSelector": { "matchLabels": { "set": SET } },
-            // The yardstick taints a node when it sees it, and so does the operator here.
-            "admission": { "onCreate": "None" },
-            "taint": { "key": KEY, "effect": "NoSchedule" },
-            "requirements": [{ "name": "warm", "condition": { "type": WARM } }],
-        },
-    })
-}
-
 /// Patches of Nodes by the operator.
 fn patches(audit: &AuditLog) -> Result<usize> {
     Ok(audit.writes()?.get("patch nodes").copied().unwrap_or(0))
@@ -253,15 +239,6 @@ fn refusals(metrics: &str) -> f64 {
 
 fn name(set: &str, index: usize) -> String {
     format!("{set}-{index:04}")
-}
-
-fn has_taint(node: &Node) -> bool {
-    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == KEY)
-}
-
-fn is_warm(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == WARM && condition.status == "True")
 }
 
 /// All nodes of a set come at once.
