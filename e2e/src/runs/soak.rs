@@ -12,11 +12,12 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{Verdict, compiler::Compiler, conclude, read_verdict, run, say};
+use super::{
+    compiler::Compiler,
+    verdict::{DEMO, Verdict, conclude, read_verdict, run, say, shown},
+};
 use crate::{bed::rights, host::images, scenario::dump, scenarios};
 
-/// The demo's name among scenarios.
-pub(super) const DEMO: &str = "demo";
 /// Programs whose change makes verdicts worth nothing; so does that of the control plane, and of [`INSTALLED`].
 const PROGRAMS: [&str; 5] = ["bed", "ingress-daemonset-operator", "health-checker", "virtual-kubelet", "kubectl-ids"];
 
@@ -57,7 +58,7 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
         rights::forget()?;
     }
     if done > 0 {
-        println!("going on after {done} that were run; remove {} to begin anew", super::shown(&path));
+        println!("going on after {done} that were run; remove {} to begin anew", shown(&path));
     }
     let started = Instant::now();
     let runs = (1..=state.plan.repeat).flat_map(|number| chosen.iter().map(move |name| (number, *name)));
