@@ -40,7 +40,7 @@ pub struct Global {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show progress, budget and permissions, and the phase and reason of each unfinished node.
+    /// Show progress, budget and grants, and the phase and reason of each unfinished node.
     Status(StatusOptions),
     /// Forecast the order of nodes, the time and the obstacles of an update. It changes nothing.
     Plan(PlanOptions),

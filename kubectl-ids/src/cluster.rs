@@ -68,7 +68,7 @@ impl Cluster {
         let mut config = config(global).await?;
         config.connect_timeout = Some(PATIENCE);
         let namespace = global.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = |config: Config| Client::try_from(config).map_err(|error| anyhow!("the kubeconfig cannot be used: {error}"));
+        let client = |config: Config| Client::try_from(config).map_err(|error| anyhow!("cannot use the kubeconfig: {error}"));
         let mut once = config.clone();
         once.default_retry = false;
         let asks_once = client(once)?;
@@ -125,7 +125,7 @@ impl Cluster {
         let leases = Api::<Lease>::namespaced(self.client.clone(), &self.operator_namespace);
         let now = chrono::Utc::now().timestamp();
         let look = format!(
-            "see `kubectl get pods -n {}`; if it is installed elsewhere, say so with --operator-namespace",
+            "see `kubectl get pods -n {}`, or set --operator-namespace if the operator runs in another namespace",
             self.operator_namespace
         );
         let silence = match leases.get(LEASE).await {
@@ -134,7 +134,7 @@ impl Cluster {
                 let behind = resource.status.as_ref().and_then(|status| status.observed_generation) != resource.metadata.generation;
                 return behind.then(|| {
                     format!(
-                        "no operator was found in namespace {}, and the status is not of the newest spec: {look}",
+                        "there is no operator in namespace {}, and the status does not cover the newest spec: {look}",
                         self.operator_namespace
                     )
                 });
@@ -142,7 +142,7 @@ impl Cluster {
             Err(_) => return None,
         };
         Some(format!(
-            "the operator does not run: its lease was last renewed {} ago, so what is shown may be old and nothing goes on; {look}",
+            "the operator does not run: it last renewed its lease {} ago; this output may be old, and no rollout continues: {look}",
             crate::output::span(silence)
         ))
     }
@@ -201,7 +201,7 @@ impl Cluster {
         let found = match list(&Api::<Deployment>::namespaced(self.client.clone(), namespace), deployed::LABELS).await {
             Ok(found) => match found.as_slice() {
                 [one] => Options::of(one).map_err(|why| format!("Deployment {} in namespace {namespace}: {why}", one.name_any())),
-                [] => Err(format!("there is no operator in namespace {namespace} (--operator-namespace)")),
+                [] => Err(format!("there is no operator in namespace {namespace} (set --operator-namespace)")),
                 _ => Err(format!("there are several operators in namespace {namespace}")),
             },
             Err(error) if is_forbidden(&error) => Err(format!("you may not {request}")),
@@ -211,7 +211,7 @@ impl Cluster {
             Ok(options) => (options.node_rights, compat::gates_of_flags(&options.compat)),
             Err(why) => {
                 remarks.push(format!(
-                    "the operator's flags are not known: {why}; every key and taint is taken for allowed, and gates of a ConfigMap or a preset are left out"
+                    "cannot read the operator's flags: {why}; the plugin assumes that every key and taint is allowed, and ignores gates of a ConfigMap or preset"
                 ));
                 (NodeRights::all(), CompatGates::default())
             }
@@ -225,7 +225,10 @@ impl Cluster {
             Ok(listed) => Ok(listed),
             Err(error) if is_missing(&error) => Err(unknown_kind()),
             Err(error) if is_forbidden(&error) => {
-                remarks.push("you may not list ingressdaemonsets of other namespaces: they are left out of account, also where they use the same nodes".into());
+                remarks.push(
+                    "you may not list ingressdaemonsets of other namespaces: the plugin ignores them, even if they use the same nodes"
+                        .into(),
+                );
                 Ok(self.list_resources().await?.into_iter().map(|resource| DeserializeGuard(Ok(resource))).collect())
             }
             Err(error) => Err(explain(error, request)),
@@ -277,7 +280,7 @@ impl Cluster {
             // Without the definition there are none.
             Err(error) if is_missing(&error) => Ok((Vec::new(), true)),
             Err(error) if is_forbidden(&error) => {
-                remarks.push(format!("you may not {request}: they are left out of account"));
+                remarks.push(format!("you may not {request}: the plugin ignores them"));
                 Ok((Vec::new(), false))
             }
             Err(error) => Err(explain(error, request)),
@@ -298,7 +301,7 @@ impl Cluster {
         match list(&api, labels).await {
             Ok(found) => observer.take(found),
             Err(error) if is_forbidden(&error) => {
-                remarks.push(format!("you may not {request}: they are left out of account"));
+                remarks.push(format!("you may not {request}: the plugin ignores them"));
                 observer.take::<K>(Vec::new());
             }
             Err(error) => return Err(explain(error, request)),
@@ -335,7 +338,7 @@ impl ClusterView {
     pub fn snapshot(&self, resource: &IngressDaemonSet) -> Result<Snapshot> {
         let (namespace, name) = (resource.namespace().unwrap_or_default(), resource.name_any());
         let now = chrono::Utc::now().timestamp();
-        let snapshot = self.observer.snapshot(&namespace, &name, now, "").context("the resource went away")?;
+        let snapshot = self.observer.snapshot(&namespace, &name, now, "").context("the resource was deleted")?;
         let of_nodes = self.of_nodes.get(&(namespace.clone(), name)).cloned().unwrap_or_default();
         let labels = &snapshot.resource.spec.template["metadata"]["labels"];
         let gates = links(of_nodes, &self.pod_gates.world, self.pod_gates.has_all, &namespace, labels);
@@ -368,9 +371,9 @@ async fn config(global: &Global) -> Result<Config> {
     let kubeconfig = match read {
         Ok(kubeconfig) => kubeconfig,
         Err(_) if !explicit && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-            return Config::incluster().context("the pod's own access to the cluster");
+            return Config::incluster().context("using the pod's own access to the cluster");
         }
-        Err(error) => return Err(anyhow!("no kubeconfig: {error}; set KUBECONFIG, or name the file with --kubeconfig")),
+        Err(error) => return Err(anyhow!("no kubeconfig: {error}; set KUBECONFIG or --kubeconfig")),
     };
     let contexts: Vec<_> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
     let options = KubeConfigOptions { context: global.context.clone(), ..KubeConfigOptions::default() };
@@ -378,7 +381,7 @@ async fn config(global: &Global) -> Result<Config> {
         return Err(anyhow!("the kubeconfig has no context {context}; it has {}", crate::failure::listed(&contexts)));
     }
     Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
-        anyhow!("the kubeconfig cannot be used: {error}; choose a context with --context ({})", crate::failure::listed(&contexts))
+        anyhow!("cannot use the kubeconfig: {error}; choose a context with --context ({})", crate::failure::listed(&contexts))
     })
 }
 

@@ -113,7 +113,7 @@ async fn who_may_not_list_gates_of_pods_is_told_that_they_are_left_out() {
     let cluster = with_operator(&["run"], [(format!("{GROUP}/podreadinessgates"), Value::Null)]);
     let (snapshot, remarks) = observed(&cluster, &resource(&json!({}))).await;
     assert_eq!((snapshot.gates.conditions.len(), snapshot.gates.kept), (0, None));
-    assert!(remarks.iter().any(|remark| remark.contains("list podreadinessgates: they are left out of account")), "{remarks:?}");
+    assert!(remarks.iter().any(|remark| remark.contains("list podreadinessgates: the plugin ignores them")), "{remarks:?}");
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn what_is_assumed_is_said_where_the_operators_flags_cannot_be_read() {
     for (what, operators) in [("may not list deployments in namespace ids", Value::Null), ("no operator in namespace ids", json!([]))] {
         let (snapshot, remarks) = observed(&with_operator(&["run"], [(OPERATOR.to_owned(), operators)]), &resource).await;
         assert!(
-            remarks.iter().any(|remark| remark.contains(what) && remark.contains("every key and taint is taken for allowed")),
+            remarks.iter().any(|remark| remark.contains(what) && remark.contains("assumes that every key and taint is allowed")),
             "{remarks:?}"
         );
         assert!(forecast(snapshot, Pace::of(Some(1), &[])).invalid.is_empty());

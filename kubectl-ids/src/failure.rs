@@ -59,7 +59,9 @@ pub fn is_missing(error: &kube::Error) -> bool {
 pub fn explain(error: kube::Error, request: RuleRequest<'_>) -> Error {
     match error {
         kube::Error::Api(status) => match status.code {
-            401 => anyhow!("the API server does not know you ({}): log in again, or choose another user with --context", status.message),
+            401 => {
+                anyhow!("the API server rejects your credentials ({}): log in again, or choose another user with --context", status.message)
+            }
             403 => anyhow!(
                 "you may not {request}: ask for a {} with the rule {{apiGroups: [\"{}\"], resources: [\"{}\"], verbs: [\"{}\"]}}\nthe API server says: {}",
                 if request.namespace.is_some() { "Role" } else { "ClusterRole" },
@@ -69,15 +71,15 @@ pub fn explain(error: kube::Error, request: RuleRequest<'_>) -> Error {
                 status.message
             ),
             404 if request.group == names::GROUP && !status.message.contains('"') => unknown_kind(),
-            422 => anyhow!("the API server refuses it: {}", refusal(&status.message)),
+            422 => anyhow!("the API server refuses the change: {}", refusal(&status.message)),
             _ => anyhow!("cannot {request}: {} ({})", status.message, status.code),
         },
         kube::Error::Service(error) => {
-            anyhow!("no answer from the API server: {error}; is the context the right one (--context), and the cluster reachable?")
+            anyhow!("no answer from the API server: {error}; check the context (--context) and the network")
         }
-        kube::Error::HyperError(error) => anyhow!("the API server broke off: {error}; try again"),
+        kube::Error::HyperError(error) => anyhow!("the API server closed the connection: {error}; try again"),
         kube::Error::SerdeError(error) => {
-            anyhow!("the API server's answer cannot be read: {error}; is this plugin of the operator's version (`kubectl ids --version`)?")
+            anyhow!("cannot read the API server's answer: {error}; use the plugin of the operator's version (`kubectl ids --version`)")
         }
         other => anyhow!("cannot {request}: {other}"),
     }
@@ -86,7 +88,7 @@ pub fn explain(error: kube::Error, request: RuleRequest<'_>) -> Error {
 /// The CRD is not there.
 pub fn unknown_kind() -> Error {
     anyhow!(
-        "this cluster does not know IngressDaemonSets: install their CRD and the operator (`kubectl apply -f crds/manifests/ -f deploy/`), or choose another cluster with --context"
+        "this cluster does not know IngressDaemonSets: install the CRD and the operator (`kubectl apply -f crds/manifests/ -f deploy/`), or choose another cluster with --context"
     )
 }
 
@@ -138,7 +140,7 @@ impl fmt::Display for Unfound {
             Self::NoneNamed { namespace, name, others } => {
                 write!(f, "there is no IngressDaemonSet {name} in namespace {namespace}")?;
                 if others.is_empty() {
-                    f.write_str(", nor any other: choose another namespace with -n")
+                    f.write_str(" and no other: choose another namespace with -n")
                 } else {
                     write!(f, "; there is {}", listed(others))
                 }
@@ -179,7 +181,7 @@ mod tests {
         assert!(said(404, "404 page not found").contains("kubectl apply -f crds/manifests/"));
         assert!(said(401, "Unauthorized").contains("log in again"));
         let message = "IngressDaemonSet.ingressdaemonsets.mumoshu.github.io \"edge\" is invalid: spec.podsPerNode: Invalid value: -1";
-        assert_eq!(said(422, message), "the API server refuses it: spec.podsPerNode: Invalid value: -1");
+        assert_eq!(said(422, message), "the API server refuses the change: spec.podsPerNode: Invalid value: -1");
     }
 
     #[test]

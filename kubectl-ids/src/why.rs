@@ -58,7 +58,7 @@ fn unknown(snapshot: &Snapshot, node: &str) -> String {
         near = snapshot.deployments.keys().cloned().collect();
     }
     if near.is_empty() {
-        return format!("there is no node {node}: `kubectl get nodes` lists them");
+        return format!("there is no node {node}: see `kubectl get nodes`");
     }
     format!("there is no node {node}; there is {}", crate::failure::listed(&near))
 }
@@ -87,8 +87,8 @@ fn unsaid(snapshot: &Snapshot, node: &str) -> (String, Option<String>, (String, 
             Some(found) if found.revision() == settings.revision => {
                 idle("UpToDate", format!("runs the newest revision; {} of {} pods ready", found.status.ready, found.replicas()))
             }
-            Some(_) => idle("Unknown", "does not run the newest revision; no obstacle found, the operator looks at the node soon".into()),
-            None => idle("Unknown", "has no pods of the resource yet; the operator looks at the node soon".into()),
+            Some(_) => idle("Unknown", "does not run the newest revision; no obstacle found: the operator processes the node soon".into()),
+            None => idle("Unknown", "has no pods of the resource yet; the operator processes the node soon".into()),
         },
     }
 }
@@ -136,7 +136,7 @@ fn held(record: &Record) -> String {
         Some(("configmap" | "preset", _)) => "the operator's log and metrics".into(),
         Some((namespace, name)) => format!("status.nodeReadiness of `kubectl get ids {name} -n {namespace} -o yaml`"),
     };
-    format!("readiness gate {gate} holds the node by {key}:{effect} until the gate's requirements are met: see {see}")
+    format!("readiness gate {gate} keeps taint {key}:{effect} on the Node until the gate's requirements are met: see {see}")
 }
 
 fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<(&'static str, String)> {
@@ -146,7 +146,7 @@ fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<
     if let Some(grant) = grant {
         let since = span(now.saturating_sub(grant.granted_at));
         let revision = if grant.revision.is_empty() { String::new() } else { format!(" to revision {}", grant.revision) };
-        found.push(("Permission", format!("{:?}{revision}, id {}, given {since} ago", grant.kind, grant.id)));
+        found.push(("Grant", format!("{:?}{revision}, id {}, granted {since} ago", grant.kind, grant.id)));
     }
     if let Some(suspect) = resource.ledger().and_then(|ledger| ledger.suspects.get(node)) {
         found.push(("Suspect", describe_suspect(suspect)));
@@ -292,7 +292,7 @@ mod tests {
             let answer = asked(&[("example.com/network", Some(gate))]);
             let (_, message) = &answer.reason;
             assert_eq!(answer.phase, "NotChosen");
-            assert!(message.contains(&format!("readiness gate {gate} holds the node by example.com/network:NoSchedule")), "{message}");
+            assert!(message.contains(&format!("readiness gate {gate} keeps taint example.com/network:NoSchedule")), "{message}");
             assert!(message.contains(see) && !message.contains("add a toleration"), "{message}");
             assert!(answer.details.iter().any(|(what, about)| *what == "Gate" && about.contains(gate)), "{:?}", answer.details);
         }
@@ -323,6 +323,6 @@ mod tests {
     fn a_taint_of_nobody_known_is_to_be_tolerated_and_one_of_a_gate_beside_it_is_not() {
         let (_, message) = asked(&[("example.com/gpu", None), ("example.com/network", Some("network"))]).reason;
         assert!(message.contains("not tolerate all of the Node's taints (example.com/gpu:NoSchedule): add a toleration"), "{message}");
-        assert!(message.contains("gate network holds"), "{message}");
+        assert!(message.contains("gate network keeps taint"), "{message}");
     }
 }

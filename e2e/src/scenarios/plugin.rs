@@ -50,7 +50,7 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     let audit = ids.start(&["audit", "edge"])?;
     plans(bed, &ids).await?;
     completes(&ids).await?;
-    ids.prints(&["skip", "n4"], &["node n4 is left as it is by ingressdaemonset/edge"]).await?;
+    ids.prints(&["skip", "n4"], &["ingressdaemonset/edge skips node n4 until"]).await?;
     ids.prints(&["pause"], &["ingressdaemonset/edge paused: no new node starts"]).await?;
     product::roll_to(bed, "2").await?;
     eventually(MINUTE, "the plugin says that nodes wait because of the pause", async || {
@@ -74,7 +74,7 @@ async fn steers(bed: &mut Bed) -> Result<()> {
         ids.prints(&["why", "n4"], &["Waiting", "Skipped: skipped: annotation"]).await.map(drop)
     })
     .await?;
-    ids.prints(&["skip", "n4", "--undo"], &["node n4 is updated by ingressdaemonset/edge again"]).await?;
+    ids.prints(&["skip", "n4", "--undo"], &["ingressdaemonset/edge updates node n4 again"]).await?;
     let followed = ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["edge  Complete: 4 of 4 nodes updated"]).await?;
     ensure!(!followed.contains('\x1b'), "control characters in a pipe: {followed:?}");
     drop(terminal);
@@ -87,7 +87,7 @@ async fn steers(bed: &mut Bed) -> Result<()> {
     bed.say("the plugin's audit found nothing in the rollout");
     undoes(bed, &ids).await?;
     promotes_and_retries(bed, &ids).await?;
-    ids.prints(&["restart"], &["has a new revision of the same template, node by node"]).await?;
+    ids.prints(&["restart"], &["has a new revision of the same template and rolls it out"]).await?;
     ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
     finds_what_was_done_by_hand(bed, &ids).await?;
     misses_the_operator(bed, &ids).await
@@ -104,29 +104,29 @@ async fn misses_the_operator(bed: &Bed, ids: &Plugin) -> Result<()> {
     .await
 }
 
-/// Out of a template that does not come up: a stuck place is freed, and a former revision runs.
+/// Out of a template that does not come up: a stuck slot is freed, and an earlier revision runs.
 async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.fails(&["promote"], "has no steps").await?;
-    ids.fails(&["retry", "n1"], "nothing has failed on node n1").await?;
-    ids.fails(&["retry", "--all"], "nothing of ingressdaemonset/edge has failed").await?;
-    ids.fails(&["release", "n1"], "node n1 has no place in the budget").await?;
-    ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (there are: 1, 2)").await?;
+    ids.fails(&["retry", "n1"], "nothing failed on node n1").await?;
+    ids.fails(&["retry", "--all"], "nothing of ingressdaemonset/edge failed").await?;
+    ids.fails(&["release", "n1"], "node n1 holds no slot of ingressdaemonset/edge").await?;
+    ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (recorded: 1, 2)").await?;
     product::roll_to_missing_image(bed).await?;
     let stuck = |status: &IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;
     let status = product::status_says(bed, "two nodes lack the image", product::SAID, stuck).await?;
     let node = &status.node_states.iter().find(|state| state.reason == "ImagePull").context("no such node")?.name;
     eventually(MINUTE, "the plugin says what the node lacks", async || {
-        ids.prints(&["why", node], &["ImagePull", "Permission", "Update to revision"]).await.map(drop)
+        ids.prints(&["why", node], &["ImagePull", "Grant", "Update to revision"]).await.map(drop)
     })
     .await?;
     ids.prints(&["pause"], &["will finish"]).await?;
-    ids.fails(&["release", node], "say --yes to do that").await?;
-    ids.prints(&["release", node, "--yes"], &["is released by ingressdaemonset/edge"]).await?;
-    product::status_says(bed, "its place in the budget is free", product::SAID, |status| {
+    ids.fails(&["release", node], "pass --yes to continue").await?;
+    ids.prints(&["release", node, "--yes"], &[format!("ingressdaemonset/edge releases node {node}").as_str()]).await?;
+    product::status_says(bed, "its slot is free", product::SAID, |status| {
         status.rollout.as_ref().is_some_and(|ledger| ledger.grants.len() == 1 && !ledger.grants.contains_key(node))
     })
     .await?;
-    ids.prints(&["undo"], &["goes to revision 2 (", "it is paused"]).await?;
+    ids.prints(&["undo"], &["returns within the budget to revision 2 (", "the resource is paused"]).await?;
     ids.prints(&["resume"], &["resumed"]).await?;
     ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
     ids.prints(&["history"], &["pinned by rollbackTo", "spec.template", "nginx:does-not-exist"]).await?;
@@ -146,8 +146,8 @@ async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
         status.nodes.updated == 1 && status.node_states.iter().any(|state| state.reason == "AwaitingPromotion")
     };
     product::status_says(bed, "the first step waits for a person", product::SAID, waits).await?;
-    ids.fails(&["promote", "--step", "2"], "step 2 is none of those that are left: 1 to 1").await?;
-    ids.prints(&["promote"], &["goes on after step 1 of 1 (now in step 1, its nodes serve for"]).await?;
+    ids.fails(&["promote", "--step", "2"], "step 2 is not a remaining step: choose one from 1 to 1").await?;
+    ids.prints(&["promote"], &["continues after step 1 of 1 (now in step 1, its nodes have served for"]).await?;
     ids.prints(&["status", "--until-complete", "--timeout", "300s"], &["Complete: 4 of 4"]).await?;
     ids.fails(&["promote"], "all 1 steps of revision").await?;
     bed.say("a step that paused went on");
@@ -157,11 +157,11 @@ async fn promotes_and_retries(bed: &Bed, ids: &Plugin) -> Result<()> {
     let status = product::status_says(bed, "a node has failed", product::SAID, |status| status.nodes.failed == 1).await?;
     let grants = |status: &IngressDaemonSetStatus| status.rollout.clone().map(|ledger| ledger.grants).unwrap_or_default();
     let (node, mut before) = grants(&status).pop_first().context("its place was freed")?;
-    let one = format!("node {node} is tried again with revision");
-    let all = format!("tries it again: node {node} (ImagePull)");
+    let one = format!("on node {node}; the revision failed there: ImagePull");
+    let all = format!("retries: node {node} (ImagePull)");
     for (arguments, said) in [
-        (["retry", node.as_str()], [one.as_str(), "it had failed: ImagePull"]),
-        (["retry", "--all"], [all.as_str(), "lets pass what failed"]),
+        (["retry", node.as_str()], [one.as_str(), "ingressdaemonset/edge retries revision"]),
+        (["retry", "--all"], [all.as_str(), "accepts all failures"]),
     ] {
         ids.prints(&arguments, &said).await?;
         let status = product::status_says(bed, "it is tried again", product::SAID, |status| {
@@ -257,7 +257,7 @@ async fn finds_what_was_done_by_hand(bed: &Bed, ids: &Plugin) -> Result<()> {
     product::hands_off(bed, &["n1"]).await?;
     let output = interrupted(audit).await?;
     let last = lines.next_line().await?.unwrap_or_default();
-    ensure!(last.contains("answers of health checkers judged") && last.ends_with(": 2 violations"), "{last}");
+    ensure!(last.contains("answers of health checkers in") && last.ends_with(": 2 violations"), "{last}");
     ensure!(output.status.code() == Some(1), "the audit ended with {:?}", output.status.code());
     bed.say("the plugin's audit found what was done by hand");
     Ok(())

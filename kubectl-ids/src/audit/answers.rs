@@ -76,7 +76,7 @@ impl CheckerPorts {
                 match heard {
                     Heard::Answer(resource, answer) => channel.send(Event::Heard(resource, answer)),
                     Heard::Forbidden => {
-                        let remark = "you may not get pods/proxy: what health checkers answer is not judged (P10)";
+                        let remark = "you may not get pods/proxy: the audit does not judge answers of health checkers (P10)";
                         channel.send(Event::Remark(remark.to_owned()));
                         return;
                     }

@@ -133,7 +133,8 @@ impl RunningAudit {
             match api.list(&ListParams::default().limit(1)).await {
                 Ok(_) => {}
                 Err(error) if is_forbidden(&error) && kind == Kind::ClusterRoleBinding => {
-                    remarks.push("you may not list clusterrolebindings: whether they remain after deletion is not judged".into());
+                    remarks
+                        .push("you may not list clusterrolebindings: the audit does not judge whether they remain after deletion".into());
                     continue;
                 }
                 Err(error) => return Err(explain(error, request(cluster, kind))),
@@ -212,7 +213,7 @@ impl RunningAudit {
                 self.queue.push(observation, late, Instant::now());
             }
             Event::BeganAnew(kind, listed) => {
-                self.remarks.push(format!("the watch of {} had to begin anew: what happened in between is not judged", kind.as_str()));
+                self.remarks.push(format!("the watch of {} restarted: the audit does not judge changes in between", kind.as_str()));
                 self.listing.insert(kind);
                 self.judge.retain(kind, &listed);
             }
@@ -224,7 +225,7 @@ impl RunningAudit {
             }
             Event::NotWatching(kind, error) => {
                 if self.unwatched.insert(kind, true) != Some(true) {
-                    self.remarks.push(format!("{} cannot be watched: {error}; what happens meanwhile is not judged", kind.as_str()));
+                    self.remarks.push(format!("cannot watch {}: {error}; the audit does not judge changes meanwhile", kind.as_str()));
                 }
             }
             Event::Heard(resource, answer) => self.judge.hear(&resource, answer),

@@ -26,9 +26,9 @@ pub async fn audit(cluster: &Cluster, options: &arguments::AuditOptions, style: 
     let resources = audit.judge.resources();
     ensure!(
         !resources.is_empty() || options.name.is_none(),
-        "the resource is not valid, see its condition Valid: there is nothing to judge by"
+        "the spec is not valid, so the audit has nothing to judge by: correct the spec, see condition Valid"
     );
-    let names = if resources.is_empty() { "whatever is made".to_owned() } else { listed(&resources) };
+    let names = if resources.is_empty() { "every new resource".to_owned() } else { listed(&resources) };
     let until = if options.duration.is_some() { "" } else { "; end with Ctrl-C" };
     print(&format!("judging {names} in namespace {}{until}\n", cluster.namespace))?;
     let started = Instant::now();
@@ -52,9 +52,9 @@ pub async fn audit(cluster: &Cluster, options: &arguments::AuditOptions, style: 
     let seconds = i64::try_from(started.elapsed().as_secs()).unwrap_or(i64::MAX);
     let number = style.paint(&format!("{violations} violations"), if violations == 0 { Tone::Good } else { Tone::Bad });
     let AuditCounts { changes, answers, unwatched } = judged;
-    print(&format!("{changes} changes and {answers} answers of health checkers judged in {}: {number}\n", span(seconds)))?;
+    print(&format!("judged {changes} changes and {answers} answers of health checkers in {}: {number}\n", span(seconds)))?;
     if !unwatched.is_empty() {
-        remarks(&[format!("{} are not watched: what happened to them is not judged", listed(&unwatched))]);
+        remarks(&[format!("the watch of {} is broken: the audit did not judge all changes", listed(&unwatched))]);
     }
     Ok(if violations == 0 && unwatched.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

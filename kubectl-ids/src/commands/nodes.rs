@@ -43,10 +43,10 @@ pub async fn skip(cluster: &Cluster, on: &OnNode, skip: bool) -> Result<()> {
     let changed = annotate(cluster, &on.node, names::SKIP_ANNOTATION, listed).await?;
     let (node, title) = (&on.node, title(&resource));
     let said = match (skip, changed) {
-        (true, true) => format!("node {node} is left as it is by {title}, until `kubectl ids skip {node} --undo`"),
-        (true, false) => format!("node {node} was left out by {title} already"),
-        (false, true) => format!("node {node} is updated by {title} again"),
-        (false, false) => format!("node {node} was not left out by {title}"),
+        (true, true) => format!("{title} skips node {node} until `kubectl ids skip {node} --undo`"),
+        (true, false) => format!("{title} already skips node {node}"),
+        (false, true) => format!("{title} updates node {node} again"),
+        (false, false) => format!("{title} did not skip node {node}"),
     };
     print(&format!("{said}\n"))?;
     say_if_operator_is_down(cluster, &resource).await;
@@ -61,14 +61,13 @@ pub async fn retry(cluster: &Cluster, options: &RetryOptions) -> Result<()> {
     let resource = cluster.find(options.name.as_deref()).await?;
     let rollout = resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
     let Some((rollout, failure)) = rollout.and_then(|rollout| Some((rollout, rollout.failed.get(node)?))) else {
-        bail!("nothing has failed on node {node}: there is nothing to try again (`kubectl ids why {node}`)");
+        bail!("nothing failed on node {node}, so there is nothing to retry: see `kubectl ids why {node}`");
     };
     annotate(cluster, node, names::RETRY_ANNOTATION, |_| Some(now())).await?;
     print(&format!(
-        "node {} is tried again with revision {} by {}; it had failed: {}\n",
-        node,
-        rollout.revision,
+        "{} retries revision {} on node {node}; the revision failed there: {}\n",
         title(&resource),
+        rollout.revision,
         failure.reason
     ))?;
     say_if_operator_is_down(cluster, &resource).await;
@@ -79,11 +78,11 @@ async fn retry_all(cluster: &Cluster, name: Option<&str>) -> Result<()> {
     let resource = cluster.find(name).await?;
     let failed = resource.ledger().map(failures).unwrap_or_default();
     if failed.is_empty() {
-        bail!("nothing of {} has failed: there is nothing to try again (`kubectl ids status`)", title(&resource));
+        bail!("nothing of {} failed, so there is nothing to retry: see `kubectl ids status`", title(&resource));
     }
     let change = json!({ "metadata": { "annotations": { names::RETRY_ANNOTATION: now() } } });
     let after = patch(cluster, &resource, &change).await?;
-    print(&format!("{} lets pass what failed, and tries it again: {}\n", title(&after), failed.join(", ")))?;
+    print(&format!("{} accepts all failures and retries: {}\n", title(&after), failed.join(", ")))?;
     say_if_operator_is_down(cluster, &after).await;
     Ok(())
 }
@@ -93,10 +92,9 @@ fn failures(ledger: &Ledger) -> Vec<String> {
     let rolled_back = ledger.rolled_back.iter().map(|rolled_back| format!("revision {} {}", rolled_back.from, rolled_back.reason));
     let rollout = || ledger.rollout_state.iter();
     let here = rollout().flat_map(|rollout| &rollout.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
-    let gone = rollout()
-        .flat_map(planner::rollout::rollout_state::gone)
-        .map(|gone| format!("node {}, which has gone ({})", gone.node, gone.reason));
-    let lost = rollout().map(|rollout| rollout.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} machines that were lost"));
+    let gone =
+        rollout().flat_map(planner::rollout::rollout_state::gone).map(|gone| format!("deleted node {} ({})", gone.node, gone.reason));
+    let lost = rollout().map(|rollout| rollout.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} lost machines"));
     rolled_back.chain(here).chain(gone).chain(lost).collect()
 }
 
@@ -104,45 +102,45 @@ fn now() -> String {
     Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Frees a stuck place in the budget, after a person has confirmed it.
+/// Frees a stuck slot after a person has confirmed the order.
 pub async fn release(cluster: &Cluster, options: &ReleaseOptions) -> Result<()> {
     let node = &options.on.node;
     let resource = cluster.find(options.on.name.as_deref()).await?;
     let Some(grant) = resource.ledger().and_then(|ledger| ledger.grants.get(node)) else {
-        bail!("node {node} has no place in the budget of {}: there is nothing to release (`kubectl ids why {node}`)", title(&resource));
+        bail!("node {node} holds no slot of {}, so there is nothing to release: see `kubectl ids why {node}`", title(&resource));
     };
     if let Some(instead) = instead_of_release(node, grant.kind) {
         bail!("{instead}");
     }
     let since = span(Utc::now().timestamp().saturating_sub(grant.granted_at));
     let risk = format!(
-        "node {node}: {:?} (id {}), begun {since} ago, is given up; the node is attached as it is, whatever runs on it, and its place in the budget goes to another",
+        "this abandons {:?} (id {}, granted {since} ago) of node {node}, attaches the node whatever runs on it, and frees its slot for another node",
         grant.kind, grant.id
     );
     if !options.yes && !confirmed(&risk)? {
-        bail!("nothing was released");
+        bail!("you did not confirm: nothing changed");
     }
     let order = format!("{}/{}:{}", cluster.namespace, resource.name_any(), grant.id);
     annotate(cluster, node, names::RELEASE_ANNOTATION, |_| Some(order.clone())).await?;
     print(&format!(
-        "node {node} is released by {}; it is not tried again before the template changes, or `kubectl ids retry {node}`\n",
+        "{} releases node {node} and retries it only after you change the template or run `kubectl ids retry {node}`\n",
         title(&resource)
     ))?;
     say_if_operator_is_down(cluster, &resource).await;
     Ok(())
 }
 
-/// Why a place of this kind cannot be released, and what to do: the operator goes on whatever the order says. Nothing where it can be.
+/// Why the operator would not release a slot of this kind, and what to do instead. None if it would.
 fn instead_of_release(node: &str, kind: GrantReason) -> Option<String> {
     match kind {
         GrantReason::Remove => Some(format!(
-            "node {node} is being removed, which cannot be released: its place is free once its pods are gone. If the machine is gone, delete the Node \
-             (`kubectl delete node {node}`) or force-delete its pods; if it waits for the detacher, repair that or set onDetachTimeout to Proceed \
-             (`kubectl ids why {node}`)"
+            "cannot release node {node}: the operator removes its pods, and frees its slot once they are gone. If the machine is gone, delete the Node \
+             (`kubectl delete node {node}`) or force-delete its pods. If the node waits for the detacher, repair the detacher or set \
+             onDetachTimeout to Proceed. See `kubectl ids why {node}`"
         )),
         GrantReason::Drain => Some(format!(
-            "node {node} is drained because it is about to be taken away, which cannot be released: its place is free once the Node is gone. Delete the \
-             Node (`kubectl delete node {node}`), or remove its taint if it is to stay (`kubectl ids why {node}`)"
+            "cannot release node {node}: the Node is about to leave, and its slot is free once the Node is gone. Delete the Node \
+             (`kubectl delete node {node}`), or remove its taint to keep it. See `kubectl ids why {node}`"
         )),
         GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow | GrantReason::Abort => None,
     }
@@ -150,8 +148,8 @@ fn instead_of_release(node: &str, kind: GrantReason) -> Option<String> {
 
 /// Asks on the terminal.
 fn confirmed(risk: &str) -> Result<bool> {
-    ensure!(std::io::stdin().is_terminal(), "{risk}: say --yes to do that");
-    eprint!("{risk}.\nGo on? [y/N] ");
+    ensure!(std::io::stdin().is_terminal(), "{risk}: pass --yes to continue");
+    eprint!("{risk}.\nContinue? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
@@ -163,7 +161,7 @@ async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option
     let nodes = Api::<Node>::all(cluster.client.clone());
     for _ in 0..ATTEMPTS {
         let node = match nodes.get(name).await {
-            Err(error) if is_missing(&error) => bail!("there is no node {name}: `kubectl get nodes` lists them"),
+            Err(error) if is_missing(&error) => bail!("there is no node {name}: see `kubectl get nodes`"),
             other => other.map_err(|error| explain(error, RuleRequest::nodes("get")))?,
         };
         let old = node.annotations().get(key).map(String::as_str);
@@ -185,7 +183,7 @@ async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option
             Err(error) => return Err(explain(error, RuleRequest::nodes("patch"))),
         }
     }
-    bail!("annotation {key} of node {name} changes all the time: try again")
+    bail!("annotation {key} of node {name} keeps changing: try again")
 }
 
 #[cfg(test)]

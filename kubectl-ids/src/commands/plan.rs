@@ -77,15 +77,15 @@ async fn try_file(cluster: &Cluster, file: &Value) -> Result<(Cluster, IngressDa
         resource.patch(name, &params, &Patch::Merge(patch)).await.map_err(|error| explain(error, RuleRequest::ours("patch", namespace)))?
     } else {
         remark(&format!("there is no IngressDaemonSet {name} in namespace {namespace} yet: this is the plan for a new one"));
-        let object = serde_json::from_value(file.clone()).context("the file")?;
+        let object = serde_json::from_value(file.clone()).context("reading the file")?;
         let params = PostParams { dry_run: true, field_manager: Some(MANAGER.into()) };
         match resource.create(&params, &object).await {
             Err(error) if is_missing(&error) => return Err(unknown_kind()),
             other => other.map_err(|error| explain(error, RuleRequest::ours("create", namespace)))?,
         }
     };
-    let mut tried: IngressDaemonSet = serde_json::from_value(serde_json::to_value(tried)?).context("the API server's answer")?;
-    ensure!(tried.name_any() == name, "the API server answered with {}", tried.name_any());
+    let mut tried: IngressDaemonSet = serde_json::from_value(serde_json::to_value(tried)?).context("reading the API server's answer")?;
+    ensure!(tried.name_any() == name, "the API server answered for {} instead of {name}", tried.name_any());
     tried.metadata.namespace.get_or_insert_with(|| namespace.to_owned());
     Ok((cluster, tried))
 }
@@ -104,6 +104,6 @@ async fn try_template(cluster: &Cluster, snapshot: &mut planner::Snapshot) {
     let forbidden = snapshot.refusals.get(TEMPLATE).filter(|said| said.contains("cannot patch resource \"deployments\""));
     if forbidden.is_some() {
         snapshot.refusals.remove(TEMPLATE);
-        remark("you may not patch deployments: the pod template was not tried on the API server");
+        remark("you may not patch deployments: the API server did not check the pod template");
     }
 }

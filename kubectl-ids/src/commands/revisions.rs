@@ -24,7 +24,7 @@ pub async fn history(cluster: &Cluster, one: &One, style: Style) -> Result<()> {
     let revisions = recorded(cluster, &resource).await?;
     ensure!(
         !revisions.is_empty(),
-        "{} has no recorded revision yet: the operator records the first one when it sees the resource",
+        "{} has no recorded revision yet: the operator records the first when it processes the resource",
         title(&resource)
     );
     print(&render(&resource, &revisions, &nodes_by_revision(cluster, &resource).await, style, Utc::now().timestamp()))
@@ -79,7 +79,7 @@ pub async fn undo(cluster: &Cluster, options: &UndoOptions) -> Result<()> {
     let Some(target) = target else {
         let known = revisions.iter().map(|revision| revision.number.to_string()).collect::<Vec<_>>().join(", ");
         bail!(
-            "{} has no {} (there are: {known}): `kubectl ids history` lists them",
+            "{} has no {} (recorded: {known}): see `kubectl ids history`",
             title(&resource),
             match options.to_revision {
                 Some(number) => format!("revision {number}"),
@@ -93,11 +93,11 @@ pub async fn undo(cluster: &Cluster, options: &UndoOptions) -> Result<()> {
     let until = if target.revision == spec {
         "the revision of spec.template".to_owned()
     } else {
-        format!("revision {} ({}) until `kubectl ids undo --clear`; spec.template stays as it is", target.number, target.revision)
+        format!("revision {} ({}) until `kubectl ids undo --clear`; spec.template does not change", target.number, target.revision)
     };
-    print(&format!("{} goes to {until}, within the budget\n", title(&after)))?;
+    print(&format!("{} returns within the budget to {until}\n", title(&after)))?;
     if resource.spec.paused {
-        print("it is paused: nothing begins before `kubectl ids resume`\n")?;
+        print("the resource is paused: no new node starts until `kubectl ids resume`\n")?;
     }
     say_if_operator_is_down(cluster, &after).await;
     Ok(())
@@ -121,11 +121,11 @@ pub async fn promote(cluster: &Cluster, options: &PromoteOptions) -> Result<()> 
         (false, Some(step)) => usize::try_from(step).unwrap_or(usize::MAX),
         (false, None) => done + 1,
     };
-    ensure!((done + 1..=steps).contains(&step), "step {step} is none of those that are left: {} to {steps}", done + 1);
+    ensure!((done + 1..=steps).contains(&step), "step {step} is not a remaining step: choose one from {} to {steps}", done + 1);
     let after = patch(cluster, &resource, &json!({ "spec": { "promote": { "revision": newest, "step": step } } })).await?;
-    let soaking = rollout.soaked.map(|seconds| format!(", its nodes serve for {}", span(seconds)));
-    let state = soaking.unwrap_or_else(|| ", its nodes do not all serve yet".into());
-    print(&format!("{}: revision {newest} goes on after step {step} of {steps} (now in step {}{state})\n", title(&after), done + 1))?;
+    let soaking = rollout.soaked.map(|seconds| format!(", its nodes have served for {}", span(seconds)));
+    let state = soaking.unwrap_or_else(|| ", not all of its nodes serve yet".into());
+    print(&format!("{}: revision {newest} continues after step {step} of {steps} (now in step {}{state})\n", title(&after), done + 1))?;
     say_if_operator_is_down(cluster, &after).await;
     Ok(())
 }

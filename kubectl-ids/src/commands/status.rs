@@ -80,7 +80,7 @@ impl Following<'_> {
 
     /// Says that the resource is there no more. Programs that read one object a line find it beside them.
     fn gone(&mut self, name: &str) -> Result<()> {
-        let said = format!("{name} is gone: it was deleted");
+        let said = format!("{name} was deleted");
         match (self.options.output, self.style.size) {
             (Format::Json, _) => remark(&said),
             (Format::Table, Some(size)) => self.screen.show(&said, size)?,
@@ -96,7 +96,7 @@ impl Following<'_> {
             return None;
         }
         if let Some(stalled) = &view.stalled {
-            remark(&format!("nothing goes on until somebody acts: {stalled}"));
+            remark(&format!("the rollout is stalled, somebody must act: {stalled}"));
             return Some(ExitCode::FAILURE);
         }
         view.complete.then_some(ExitCode::SUCCESS)
@@ -176,7 +176,7 @@ async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut 
                 let news = match event.context("the watch ended")? {
                     Ok(event) => watched.see(event),
                     Err(error) => {
-                        remark(&format!("the watch failed, trying again: {error}"));
+                        remark(&format!("the watch failed, retrying: {error}"));
                         continue;
                     }
                 };

@@ -22,7 +22,7 @@ pub async fn pause(cluster: &Cluster, one: &One, paused: bool) -> Result<()> {
     let before = cluster.find(one.name.as_deref()).await?;
     let word = if paused { "paused" } else { "resumed" };
     if before.spec.paused == paused {
-        return print(&format!("{} {}\n", title(&before), if paused { "was paused already" } else { "was not paused" }));
+        return print(&format!("{} {}\n", title(&before), if paused { "is already paused" } else { "is not paused" }));
     }
     let after = patch(cluster, &before, &json!({ "spec": { "paused": paused } })).await?;
     let under_way = under_way(&after);
@@ -47,11 +47,11 @@ pub async fn restart(cluster: &Cluster, one: &One) -> Result<()> {
     let after = patch(cluster, &before, &json!({ "spec": { "template": template } })).await?;
     let spec = &after.spec;
     let but = if spec.rollback_to.is_some() {
-        "; rollbackTo pins a former revision: nothing restarts before `kubectl ids undo --clear`"
+        "; rollbackTo pins an earlier revision: no pod restarts until `kubectl ids undo --clear`"
     } else if spec.paused {
-        "; it is paused: nothing restarts before `kubectl ids resume`"
+        "; the resource is paused: no pod restarts until `kubectl ids resume`"
     } else {
-        ", node by node, within the budget: `kubectl ids status -w` shows how far it is"
+        " and rolls it out within the budget: see `kubectl ids status -w`"
     };
     print(&format!("{} has a new revision of the same template{but}\n", title(&after)))?;
     say_if_operator_is_down(cluster, &after).await;

@@ -46,9 +46,9 @@ impl Pace {
     pub fn describe(self) -> String {
         let seconds = self.pod_seconds;
         match self.source {
-            PaceSource::Given => format!("pods are ready {seconds} s after they are made, as given"),
-            PaceSource::Measured(pods) => format!("pods are ready {seconds} s after they are made, the median of {pods} pods now"),
-            PaceSource::Assumed => format!("pods are taken to be ready {seconds} s after they are made; say it with --pod-seconds"),
+            PaceSource::Given => format!("pods are ready {seconds} s after creation (--pod-seconds)"),
+            PaceSource::Measured(pods) => format!("pods are ready {seconds} s after creation (median of {pods} current pods)"),
+            PaceSource::Assumed => format!("pods are ready {seconds} s after creation (a guess: set --pod-seconds)"),
         }
     }
 }
