@@ -139,7 +139,7 @@ fn pods_that_cannot_stay_are_re_created_or_hold_their_nodes_and_the_plan_says_wh
     let recreated = change("InPlaceIfPossible");
     assert!(recreated.turns.len() == 4 && recreated.turns.iter().all(|turn| !turn.in_place && turn.recreated.is_some()), "{recreated:#?}");
     let text = recreated.render(Style::default());
-    assert!(text.contains("The pods of 4 nodes must be re-created: more than images"), "{text}");
+    assert!(text.contains("The pods of 4 nodes must be re-created: the template changes more than container images"), "{text}");
     let held = change("InPlaceOnly");
     assert!(held.turns.is_empty() && held.left.len() == 4, "{held:#?}");
     assert!(held.left.iter().all(|left| left.reason.0 == "NotInPlace"), "{held:#?}");

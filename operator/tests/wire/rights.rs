@@ -81,7 +81,7 @@ const CONDITIONS: [(&str, [&str; 4]); 3] = [
     ("storage.k8s.io/csinodes", ["nodereadinessgates", "Ready", "SourceUnavailable", "csinodes is forbidden"]),
     (
         "admissionregistration.k8s.io/mutatingadmissionpolicies",
-        ["nodereadinessgates", "AdmissionActive", "Reactive", "or the operator must not list them"],
+        ["nodereadinessgates", "AdmissionActive", "Reactive", "or the operator may not list them"],
     ),
 ];
 

@@ -136,7 +136,7 @@ impl Spans {
             ("schedule", format!("`{}` is not {form}: {error}", window.schedule))
         })?;
         if cron.find_next_occurrence(&DateTime::<Utc>::UNIX_EPOCH, true).is_err() {
-            let problem = format!("`{}` never comes: there is no such day in any year; correct day of month and month", window.schedule);
+            let problem = format!("`{}` never matches, no year has such a day: correct day of month and month", window.schedule);
             return Err(("schedule", problem));
         }
         let every_hour = cron.pattern.hours.values().len() == 24;

@@ -150,7 +150,7 @@ fn what_cannot_be_read_is_named_with_its_place_and_a_remedy() {
         (allow("@reboot", "1h", "UTC"), "windows[1].schedule: `@reboot` is not", "@daily"),
         (allow("", "1h", "UTC"), "windows[1].schedule: `` is not", "five fields"),
         (allow("TZ=UTC 0 2 * * *", "1h", "UTC"), "windows[1].schedule: `TZ=UTC 0 2 * * *` is not", "five fields"),
-        (allow("0 2 30 2 *", "1h", "UTC"), "windows[1].schedule: `0 2 30 2 *` never comes", "correct day of month and month"),
+        (allow("0 2 30 2 *", "1h", "UTC"), "windows[1].schedule: `0 2 30 2 *` never matches", "correct day of month and month"),
         (allow("0 2 * * *", "1h", "Berlin"), "windows[1].timeZone: `Berlin` is not", "Europe/Berlin"),
         (allow("0 2 * * *", "1h", ""), "windows[1].timeZone: `` is not", "UTC"),
         (allow("0 2 * * *", "59s", "UTC"), "windows[1].duration: `59s` is not a duration from 1m", "1h30m"),

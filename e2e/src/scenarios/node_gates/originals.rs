@@ -132,7 +132,7 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
         let events = events.list(&ListParams::default()).await?.items;
         let found = events.iter().find(|event| event.reason.as_deref() == Some("InvalidConfiguration")).context("there is none")?;
         let note = found.message.clone().unwrap_or_default();
-        ensure!(found.involved_object.kind.as_deref() == Some("ConfigMap") && note.contains("cut at its commas"), "{note}");
+        ensure!(found.involved_object.kind.as_deref() == Some("ConfigMap") && note.contains("begins a new requirement"), "{note}");
         Ok(())
     })
     .await?;

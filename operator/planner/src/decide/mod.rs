@@ -95,8 +95,7 @@ fn refusal(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> 
     }
     let unreadable = || {
         let why = snapshot.gates.unreadable.as_ref()?;
-        let message =
-            format!("NodeReadinessGates cannot be read, and what they mean for the pods is not known, so nothing is updated: {why}");
+        let message = format!("the operator cannot read NodeReadinessGates, and updates nothing until it can: {why}");
         Some(SpecProblem { reason: "GatesUnreadable", message })
     };
     node_rights::refused_mark(&snapshot.node_rights, &snapshot.resource)

@@ -51,7 +51,10 @@ pub fn requirements<'a>(data: impl IntoIterator<Item = (&'a String, &'a String)>
             }
             Err(error) => {
                 let error = error.to_string();
-                wrong.push(format!("key {key} is no list of {{name, namespace, selector}}: {}", error.lines().next().unwrap_or_default()));
+                wrong.push(format!(
+                    "key {key} is not a list of {{name, namespace, selector}}: {}",
+                    error.lines().next().unwrap_or_default()
+                ));
             }
         }
     }
@@ -60,7 +63,7 @@ pub fn requirements<'a>(data: impl IntoIterator<Item = (&'a String, &'a String)>
 
 fn settings(entry: &CriticalPod) -> Result<Vec<Requirement>, String> {
     if entry.namespace.trim().is_empty() {
-        return Err("namespace is missing: whoever may make pods in a namespace can release nodes, so it must be named".into());
+        return Err("namespace is missing: name one; everyone who may create pods in it can release nodes".into());
     }
     let pods = |selector| PodsRequirement {
         namespace: entry.namespace.trim().to_owned(),
@@ -93,19 +96,19 @@ fn with_own_names(mut requirements: Vec<Requirement>) -> Vec<Requirement> {
 /// One part of a selector, which stands by itself.
 fn selector(part: &str, whole: &str) -> Result<LabelSelector, String> {
     if part.is_empty() {
-        return Err(format!("`{whole}` has a part that names no label: every pod of the namespace would count"));
+        return Err(format!("a part of `{whole}` names no label: name one, or every pod of the namespace would count"));
     }
     if part.matches('(').count() != part.matches(')').count() {
         return Err(format!(
-            "`{whole}` is cut at its commas, each part being a requirement of its own, so `{part}` is no selector: write one value, or use a NodeReadinessGate with matchExpressions"
+            "`{part}` is not a label selector: write one value, or use a NodeReadinessGate with matchExpressions; each comma in `{whole}` begins a new requirement"
         ));
     }
-    let (key, operator, values) = comparison(part).ok_or_else(|| format!("`{part}` is no selector of a label"))?;
+    let (key, operator, values) = comparison(part).ok_or_else(|| format!("`{part}` is not a label selector"))?;
     if !is_label_key(&key) {
-        return Err(format!("`{part}`: `{key}` is no key of a label"));
+        return Err(format!("`{part}`: `{key}` is not a label key"));
     }
     if let Some(value) = values.iter().find(|value| !is_label_value(value)) {
-        return Err(format!("`{part}`: `{value}` is no value of a label"));
+        return Err(format!("`{part}`: `{value}` is not a label value"));
     }
     Ok(match (operator, values.as_slice()) {
         (LabelOperator::In, [value]) => LabelSelector { match_labels: BTreeMap::from([(key, value.clone())]), ..LabelSelector::default() },

@@ -49,23 +49,23 @@ pub fn means(gate: &Gate, enforced: bool, offers: Offers) -> Means {
         return Means::Reactive("the gate is being deleted");
     }
     if gate.spec.dry_run {
-        return Means::Reactive("dryRun: no node is tainted");
+        return Means::Reactive("spec.dryRun is true: the gate taints no node");
     }
     if !enforced {
-        return Means::Reactive("the gate could not open, so no node is tainted");
+        return Means::Reactive("the gate could not open, so it taints no node");
     }
     match (wanted, offers) {
         (OnCreate::Auto | OnCreate::Policy, Offers { policies: true, .. }) => Means::Policy,
         (OnCreate::Auto | OnCreate::Webhook, Offers { webhook: true, .. }) => Means::Webhook,
-        (OnCreate::None, _) => Means::Reactive("admission.onCreate: None: a node is tainted a moment after it was created"),
+        (OnCreate::None, _) => Means::Reactive("admission.onCreate is None: the operator taints a node a moment after its creation"),
         (OnCreate::Auto, _) => Means::Reactive(
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator must not list them, and it serves no webhook: a node is tainted a moment after it was created; start the operator with --webhook-service to close the gap",
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list them, and it serves no webhook: the operator taints a node a moment after its creation; start the operator with --webhook-service to close the gap",
         ),
         (OnCreate::Policy, _) => Means::Reactive(
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator must not list them: a node is tainted a moment after it was created; admission.onCreate: Auto allows the operator's webhook, too",
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list them: the operator taints a node a moment after its creation; set admission.onCreate to Auto to allow the operator's webhook, too",
         ),
         (OnCreate::Webhook, _) => Means::Reactive(
-            "the operator serves no webhook: a node is tainted a moment after it was created; start it with --webhook-service",
+            "the operator serves no webhook: it taints a node a moment after its creation; start the operator with --webhook-service",
         ),
     }
 }

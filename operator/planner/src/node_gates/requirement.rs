@@ -87,7 +87,7 @@ fn evicts(world: &World, gate: &Gate, node: &Subject<'_>) -> Option<(String, Str
         let of = format!("pods of IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
         let why = match health(world, wanted, node) {
             Some(found) if found.evicted_by.contains(&gate.spec.taint) => {
-                format!("the taint would evict {of} on the node: these pods tolerate it from the next revision on")
+                format!("the taint would evict {of} on the node: only pods of the next revision tolerate the taint")
             }
             None if works => format!("waiting to see whether {of} on the node tolerate the taint"),
             Some(_) | None => return None,

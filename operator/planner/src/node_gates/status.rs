@@ -56,10 +56,10 @@ impl Deletion {
     fn said(&self, refused: Option<&RefusedWrites>) -> (&'static str, String) {
         let waits = match &self.admission {
             Some(_) => "the gate acts as before until its policy or webhook is gone".to_owned(),
-            None => format!("the gate's taint and record must go from {} nodes", self.nodes),
+            None => format!("{} nodes still have the gate's taint or record", self.nodes),
         };
         let policy = match &self.admission {
-            Some(Lingering::Refused(why)) => Some(format!("its policy or webhook cannot be deleted: {why}")),
+            Some(Lingering::Refused(why)) => Some(format!("the operator cannot delete its policy or webhook: {why}")),
             Some(Lingering::Waits) | None => None,
         };
         let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().1)).collect();
@@ -90,13 +90,10 @@ impl RefusedWrites {
                 "give the operator the right to patch Nodes (deploy/10-rbac.yaml), or make admission control allow the patch",
             )
         } else {
-            ("PatchFailed", "the operator retries; check what the API server or its admission control objects to")
+            ("PatchFailed", "the operator retries; check why the API server or its admission control refuses the write")
         };
         let Self { nodes, node, message, .. } = self;
-        (
-            reason,
-            format!("the operator cannot write to {nodes} nodes, {node} among them: {message}; {remedy}; these nodes stay as they are"),
-        )
+        (reason, format!("the operator cannot write to {nodes} nodes, including {node}: {message}; {remedy}; these nodes do not change"))
     }
 }
 
@@ -202,7 +199,7 @@ fn conditions(
             say("Ready", false, reason, message);
         }
         (None, None, Some(unseen), _) => {
-            say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes stay as they are until the source is available"));
+            say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes do not change until the source is available"));
         }
         (None, None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
         (None, None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),

@@ -59,7 +59,7 @@ pub fn account_lacks(snapshot: &Snapshot) -> Option<String> {
     (!lacks.is_empty()).then(|| {
         format!(
             "ServiceAccount {namespace}/{name} (healthChecker.serviceAccountName) may not {}: remove the field, or bind ClusterRole {} \
-             to the account in its namespace and ClusterRole {all} cluster-wide; until then health checkers stay as they are",
+             to the account in its namespace and ClusterRole {all} cluster-wide; until then health checkers do not change",
             lacks.join(", "),
             names::HEALTH_CHECKER_ROLE,
         )

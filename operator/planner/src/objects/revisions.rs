@@ -135,7 +135,7 @@ fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, RevisionO
         None => Err(SpecProblem {
             reason: "RevisionNotFound",
             message: format!(
-                "revision {newest} failed and the rollout went back to {}, whose ControllerRevision is gone: change spec.template to what is to run",
+                "revision {newest} failed and was rolled back to {}, whose ControllerRevision is gone: change spec.template",
                 rolled_back.to
             ),
         }),
@@ -149,7 +149,7 @@ fn not_found(snapshot: &Snapshot, number: i64) -> SpecProblem {
     let message = match number {
         0 => "rollbackTo.revision: 0 means the revision before that of spec.template, and there is none: remove rollbackTo".into(),
         _ => format!(
-            "rollbackTo.revision: {number} is not a recorded revision (there are: {known}): choose one of them, or remove rollbackTo"
+            "rollbackTo.revision: {number} is not a recorded revision (recorded: {known}): choose one of them, or remove rollbackTo"
         ),
     };
     SpecProblem { reason: "RevisionNotFound", message }

@@ -128,7 +128,7 @@ impl GateView {
         match verdict {
             SourceVerdict::Unreadable(why) => self.unreadable = Some(why.clone()),
             SourceVerdict::Pending if self.status.is_none() => {
-                (self.reason, self.message) = ("Pending".into(), "the source was not seen yet".into());
+                (self.reason, self.message) = ("Pending".into(), "the operator has not seen the source yet".into());
             }
             SourceVerdict::Silent(why) if self.status.is_none() => {
                 (self.reason, self.message) = ("Unset".into(), format!("{why}, and the gate has no default"));
@@ -214,7 +214,7 @@ fn after_restart(pod: &Pod, current: Option<&PodCondition>, message: &str) -> De
     let counted = current.filter(|current| current.status == "True" && current.reason == reasons::TRUE).and_then(restarts);
     let was_reset = current.is_some_and(|current| current.status == "False" && current.reason == reasons::RESTARTED);
     if was_reset || counted.is_some_and(|counted| counted != pod.restarts) {
-        let message = format!("a container was started anew after the source said {message}: it must say something else, then this again");
+        let message = format!("a container restarted after the source said {message}: the source must say something else, then this again");
         return DesiredCondition::Is(false, reasons::RESTARTED, message);
     }
     DesiredCondition::Is(true, reasons::TRUE, format!("{message}{RESTARTS}{})", pod.restarts))

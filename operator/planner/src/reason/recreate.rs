@@ -35,21 +35,21 @@ impl fmt::Display for RecreateReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotAsked => "podUpdate is Recreate",
-            Self::FormerUnknown => "the template that the pods were made of is not recorded any more",
+            Self::FormerUnknown => "the template of the current pods is no longer recorded",
             Self::OtherRendering => {
-                "the pods were made before podUpdate was set, or by another version of the operator, and have to be made again once"
+                "podUpdate was set, or the operator was upgraded, after the creation of the pods: the operator must re-create them once"
             }
             Self::Drifted => "somebody changed the node's Deployment",
-            Self::MoreThanImages => "more than images of containers, labels and annotations changes",
-            Self::InitImage => "the image of an init container changes, which would not run again",
-            Self::RestartedAt => "the annotation kubectl.kubernetes.io/restartedAt asks for a restart",
-            Self::Environment => "an environment variable is made from a label or an annotation that changes",
-            Self::PullPolicy => "imagePullPolicy is not given and its default changes with the image's tag",
-            Self::NoPodMayBeDown => "maxUnavailablePodsPerNode is 0, and a pod that is updated in place is down meanwhile",
+            Self::MoreThanImages => "the template changes more than container images, labels and annotations",
+            Self::InitImage => "the image of an init container changes, and init containers run only in new pods",
+            Self::RestartedAt => "annotation kubectl.kubernetes.io/restartedAt asks for new pods",
+            Self::Environment => "an environment variable reads a label or annotation that changes",
+            Self::PullPolicy => "imagePullPolicy is not set, and its default changes with the image's tag",
+            Self::NoPodMayBeDown => "maxUnavailablePodsPerNode is 0, and a pod is unavailable during its update in place",
             Self::ReplicaSets => {
-                "the node's pods are not all of the one ReplicaSet of its Deployment, or a former ReplicaSet has the wanted template"
+                "not all pods of the node belong to the current ReplicaSet of its Deployment, or an old ReplicaSet has the wanted template"
             }
-            Self::PodsWithoutGate => "pods of the node lack the readiness gate",
+            Self::PodsWithoutGate => "pods of the node lack the readiness gate for updates in place",
         })
     }
 }

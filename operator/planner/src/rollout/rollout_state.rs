@@ -149,7 +149,7 @@ pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[Ma
     let running = managed_nodes.iter().filter(|managed| managed.chosen && managed.is_at(&settings.revision)).count();
     let lost = rollout.lost.len() >= LOST && rollout.lost.len() > proof::noise(running);
     if lost {
-        counted.push((i64::MAX, "machines that were lost", LOST_NODES));
+        counted.push((i64::MAX, "lost machines", LOST_NODES));
     }
     let failed = counted.len();
     let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);

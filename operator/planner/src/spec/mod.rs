@@ -492,10 +492,7 @@ fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, SpecProblem> {
 }
 
 fn aliases(name: &str, value: impl std::fmt::Display, alias: &str, other: impl std::fmt::Display) -> SpecProblem {
-    SpecProblem {
-        reason: "ConflictingAliases",
-        message: format!("{name} is {value} and its other spelling {alias} is {other}: remove {alias}"),
-    }
+    SpecProblem { reason: "ConflictingAliases", message: format!("{name} is {value} and its alias {alias} is {other}: remove {alias}") }
 }
 
 fn parse_template(template: &Value) -> Result<PodTemplateSpec, SpecProblem> {

@@ -252,8 +252,10 @@ fn progressing(
         let message = format!("{message}; podsPerNode is 0: the other nodes get the newest revision in their turn once they have pods");
         ("Progressing", false, "ScaledToZero", message)
     } else if !behind && back {
-        let message =
-            format!("the newest revision failed: correct spec.template; {} of {} nodes run the former one", nodes.updated, nodes.desired);
+        let message = format!(
+            "the newest revision failed: correct spec.template; {} of {} nodes run the previous revision",
+            nodes.updated, nodes.desired
+        );
         ("Progressing", false, ROLLED_BACK, message)
     } else if !behind && proving.is_some() {
         let seconds = proving.unwrap_or_default();

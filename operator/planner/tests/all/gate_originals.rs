@@ -242,15 +242,15 @@ mod load_config {
     #[test]
     fn all_that_is_wrong_is_explained() {
         for (list, words) in [
-            ("- {name: a, selector: 'app in (a,b)', namespace: test}", "cut at its commas"),
+            ("- {name: a, selector: 'app in (a,b)', namespace: test}", "each comma in `app in (a,b)` begins a new requirement"),
             ("- {name: a, selector: 'app=istio,', namespace: test}", "names no label"),
             ("- {name: a, namespace: test}", "names no label"),
             ("- {name: a, selector: app=istio}", "namespace is missing"),
-            ("- {name: a, selector: 'app=is tio', namespace: test}", "`is tio` is no value"),
-            ("- {name: a, selector: 'cpu>4', namespace: test}", "no key of a label"),
-            ("- {name: a, selector: 'app within (a)', namespace: test}", "no selector"),
-            ("name: a", "no list of {name, namespace, selector}"),
-            ("- [", "no list of {name, namespace, selector}"),
+            ("- {name: a, selector: 'app=is tio', namespace: test}", "`is tio` is not a label value"),
+            ("- {name: a, selector: 'cpu>4', namespace: test}", "not a label key"),
+            ("- {name: a, selector: 'app within (a)', namespace: test}", "not a label selector"),
+            ("name: a", "not a list of {name, namespace, selector}"),
+            ("- [", "not a list of {name, namespace, selector}"),
         ] {
             let error = requirements(&[("config", list)]).expect_err(list);
             assert!(error.contains(words) && error.contains("key config"), "{list}: {error}");

@@ -81,7 +81,7 @@ fn instance(pod: &InPlacePod, container: &ContainerFacts, earlier: Option<&PodRe
 /// A strategic merge patch of the pod's status: the condition of the gate, and nothing else.
 pub fn gate(pod: &InPlacePod, open: bool, now: i64) -> Value {
     let (status, reason, message) =
-        if open { ("True", "NotUpdatingInPlace", "") } else { ("False", "UpdatingInPlace", "the images of the pod change in place") };
+        if open { ("True", "NotUpdatingInPlace", "") } else { ("False", "UpdatingInPlace", "the operator is updating the pod in place") };
     let time = chrono::DateTime::from_timestamp(now, 0).unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
     let mut condition = json!({
         "type": names::IN_PLACE_GATE, "status": status, "reason": reason, "message": message, "lastTransitionTime": time,

@@ -100,7 +100,7 @@ fn a_taint_that_would_evict_the_replicas_does_not_come_and_the_gate_says_so() {
         let said = status(&gate, &[], [(NODE, view)].into_iter(), &Circumstances::default(), NOW);
         let condition = said.conditions.iter().find(|condition| condition.type_ == "TolerationMissing").unwrap();
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "PodsWouldBeEvicted"));
-        assert!(said.blocked[0].requirement == "replicas" && said.blocked[0].reason.contains("from the next revision on"), "{said:?}");
+        assert!(said.blocked[0].requirement == "replicas" && said.blocked[0].reason.contains("only pods of the next revision"), "{said:?}");
         with_replicas(&mut life, bearing);
         life.settle();
         life.after(10);
