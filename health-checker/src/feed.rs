@@ -48,13 +48,13 @@ enum Broken {
     Refused(String),
     #[error("{0}")]
     Client(#[source] kube::Error),
-    #[error("the request could not be built: {0}")]
+    #[error("cannot build the request: {0}")]
     Request(#[from] kube::core::request::Error),
     #[error("no answer for {0:?}")]
     NoAnswer(Duration),
     #[error("the server ended the watch: {0}")]
     Ended(String),
-    #[error("an object or list without resourceVersion")]
+    #[error("an object or list has no resourceVersion")]
     NoResourceVersion,
 }
 
@@ -176,7 +176,7 @@ impl<K: Watched> Feed<K> {
             };
             let event = match event {
                 Err(_) => {
-                    info!(watch = self.source.name, silence = ?self.source.silence, "the watch is silent; listing anew");
+                    info!(watch = self.source.name, silence = ?self.source.silence, "the watch is silent; listing again");
                     return Ok(Some(End::ListAgain));
                 }
                 Ok(None) => return Ok(None),

@@ -133,34 +133,37 @@ struct Reply {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The health checker of another resource.
-    #[error("it answers for IngressDaemonSet {0}: choose another healthCheckNodePort, or other nodes, for one of the two")]
+    #[error(
+        "the health checker of IngressDaemonSet {0} has the port: choose another healthCheckNodePort, or other nodes, for one of the two"
+    )]
     OtherResource(String),
     /// A health checker of a release that hands over differently.
-    #[error("its health checker hands over by protocol {0}, this one by protocol {PROTOCOL}: delete that pod")]
+    #[error("a health checker has the port and hands over by protocol {0}, this one by protocol {PROTOCOL}: delete the pod of that one")]
     OtherProtocol(u32),
     /// A health checker of the same resource at another address.
-    #[error("its health checker listens on address {0}: it has to end before another address can be used")]
+    #[error("a health checker listens on address {0} and must end before this one can use another address")]
     OtherAddress(IpAddr),
     /// The peer's user is neither this process's nor root.
-    #[error("what answers at the door of its holder runs as user {0}, who is not trusted with the health check; use one user for both")]
+    #[error("the process at the hand-over socket runs as user {0}, whom this process does not trust: use one user for both")]
     OtherUser(u32),
     /// One of the two has no key, or another one.
     #[error(
-        "what answers at the door of its holder and this process have not proved to one another that they are health checkers of the \
-         same resource: if it is one, its pod has another key, delete it; else stop that process; `ss -lxp` on the node names it"
+        "the process at the hand-over socket and this process did not prove to each other that they are health checkers of the \
+         same resource: if the other process is one, delete its pod, which has another key; else stop that process; \
+         `ss -lxp` on the node names it"
     )]
     Unproved,
     /// Without its key this process can neither prove anything nor believe anybody.
-    #[error("the key of this resource's health checkers cannot be read: {0}")]
+    #[error("cannot read the key of this resource's health checkers: {0}")]
     NoKey(String),
     /// Something that is no health checker, or one without hand-over.
     #[error(
-        "it is in use by another process: choose another healthCheckNodePort, or stop that process; \
+        "another process uses the port: choose another healthCheckNodePort, or stop that process; \
          `ss -ltnp sport = :{0}` on the node names it"
     )]
     Stranger(u16),
     /// The holder does not answer, or not in words that make sense.
-    #[error("its holder does not hand it over: {0}")]
+    #[error("the process that has the port does not hand it over: {0}")]
     NoAnswer(String),
 }
 
@@ -234,7 +237,7 @@ pub async fn take(me: &Member, port: u16, patience: Duration) -> Result<Held, Ta
             return Err(TakeError::Conflict { port, obstacle });
         }
         if known.as_ref() != Some(&obstacle) {
-            warn!(port, %obstacle, ?patience, "the port is taken; trying again");
+            warn!(port, %obstacle, ?patience, "the port is taken; retrying");
             known = Some(obstacle);
         }
         time::sleep(RETRY).await;
@@ -390,7 +393,7 @@ impl Door {
                 Ok(Ok(Some(line))) => return line,
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => self.note(&error.to_string()),
-                Err(_) => self.note("not within the time for it"),
+                Err(_) => self.note(&format!("the exchange took longer than {EXCHANGE:?}")),
             }
         }
     }
@@ -398,7 +401,7 @@ impl Door {
     /// Somebody asked and did not get the port.
     fn note(&mut self, why: &str) {
         if self.refused != why {
-            warn!(port = self.port, why, "the port was asked for and not handed over");
+            warn!(port = self.port, why, "another process asked for the port and did not get it");
             why.clone_into(&mut self.refused);
         }
     }
@@ -409,7 +412,7 @@ impl Door {
                 match UnixListener::bind(door_name(self.port)) {
                     Ok(listener) => self.listener = Some(listener),
                     Err(error) => {
-                        warn!(port = self.port, %error, "another process listens where successors ask for the port; none can get it");
+                        warn!(port = self.port, %error, "another process listens on the hand-over socket; no successor can get the port");
                         time::sleep(DOOR_RETRY).await;
                         continue;
                     }
@@ -427,7 +430,7 @@ impl Door {
     async fn answer(&mut self, mut stream: UnixStream, port: &TcpListener) -> io::Result<Option<HolderLink>> {
         let user = peer(&stream)?;
         if !is_trusted(user) {
-            self.note(&format!("user {user} is another one"));
+            self.note(&format!("the other process runs as user {user}, whom this process does not trust"));
             return Ok(None);
         }
         // A socket gets a name once. It has it before the challenge is made, so that whoever answers the challenge for this
@@ -437,7 +440,7 @@ impl Door {
         let reply = |gives, challenge, proof| message(&Reply { holder: self.me.party.clone(), gives, challenge, proof });
         if name.is_empty() || self.me.party.refuses(&asker).is_some() {
             stream.write_all(&reply(false, Vec::new(), Vec::new())).await?;
-            self.note(&format!("{asker} with protocol {} at {} cannot follow", asker.protocol, asker.address));
+            self.note(&format!("{asker} with protocol {} at {} cannot take over", asker.protocol, asker.address));
             return Ok(None);
         }
         let key = PeerKey::read(&self.me.key)?;
@@ -447,7 +450,7 @@ impl Door {
         let proof: Vec<u8> = serde_json::from_slice(&read_line(&mut stream).await?)?;
         if !key.is_proved(Side::Newcomer, &exchange, &proof) {
             stream.write_all(&reply(false, Vec::new(), Vec::new())).await?;
-            self.note("it does not have the key of this resource's health checkers");
+            self.note("the other process does not have the key of this resource's health checkers");
             return Ok(None);
         }
         let reply = reply(true, Vec::new(), key.prove(Side::Holder, &exchange));
@@ -497,7 +500,7 @@ async fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
         if line.len() >= LONGEST_MESSAGE {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without end"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the message has no end"));
         }
         line.push(stream.read_u8().await?);
     }

@@ -113,7 +113,7 @@ pub fn bind_unix(path: &std::path::Path) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists and is no socket", path.display()))),
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists and is not a socket", path.display()))),
         Err(_) => {}
     }
     UnixListener::bind(path)

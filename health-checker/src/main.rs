@@ -117,7 +117,7 @@ async fn serve(run: Run) -> Result<()> {
     let leave = async {
         signals.next().await;
         ending.asked.cancel();
-        info!(seconds = run.shutdown_grace, "asked to end; answering on meanwhile");
+        info!(seconds = run.shutdown_grace, "ending; still answering until the shutdown grace is over");
         let _ = time::timeout(Duration::from_secs(run.shutdown_grace.into()), signals.next()).await;
         ending.now.cancel();
         std::future::pending().await
@@ -135,7 +135,7 @@ async fn client() -> Result<kube::Client> {
     config.connect_timeout = Some(Duration::from_secs(3));
     // The feeds have their own pauses, which know that a node is waiting.
     config.default_retry = false;
-    kube::Client::try_from(config).context("the configuration for the API server cannot be used")
+    kube::Client::try_from(config).context("cannot use the configuration for the API server")
 }
 
 struct Sockets {

@@ -55,7 +55,7 @@ impl PeerKey {
         let wrong = |error| io::Error::new(io::Error::kind(&error), format!("{}: {error}", path.display()));
         let bytes = std::fs::read(path).map_err(wrong)?;
         if bytes.len() < SHORTEST_KEY {
-            return Err(wrong(io::Error::new(io::ErrorKind::InvalidData, format!("fewer than {SHORTEST_KEY} bytes"))));
+            return Err(wrong(io::Error::new(io::ErrorKind::InvalidData, format!("the key has fewer than {SHORTEST_KEY} bytes"))));
         }
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }

@@ -46,7 +46,7 @@ fn look(bytes: &[u8]) -> First {
             (2, ..=LONGEST_V2) if bytes.len() >= whole => First::Header(whole),
             (2, ..=LONGEST_V2) => First::Unknown,
             (2, _) => First::Bad("a PROXY protocol header of more than 1,024 bytes"),
-            _ => First::Bad("a PROXY protocol header of another version than 2"),
+            _ => First::Bad("a PROXY protocol header of a version other than 2"),
         };
     }
     if begins(V1) {

@@ -91,7 +91,7 @@ async fn port_taken(bed: &mut Bed) -> Result<()> {
     let message = status.conditions.iter().find(|condition| condition.type_ == TYPE).map(|condition| condition.message.clone());
     let message = message.context("no condition")?;
     bed.say(&message);
-    ensure!(message.starts_with("node n") && message.contains("port 80 is taken: it is in use by another process"), "{message}");
+    ensure!(message.starts_with("node n") && message.contains("port 80 is taken: another process uses the port"), "{message}");
     let events = Api::<Event>::namespaced(bed.client.clone(), "default");
     eventually(Duration::from_mins(1), "there is an event", async || {
         let events = events.list(&ListParams::default()).await?.items;

@@ -202,7 +202,7 @@ async fn another_program_of_the_same_user_does_not_get_the_health_port() {
     std::fs::write(&key, "sixteen other bytes").expect("writes");
     let (code, words) = Agent::start(&api, port, &[&format!("--hand-over-key={}", key.display())]).ended().await;
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
-    assert!(words.contains("have not proved to one another"), "{words}");
+    assert!(words.contains("did not prove to each other"), "{words}");
     assert!(holder.runs() && ask(port).await.is_ok());
 }
 
