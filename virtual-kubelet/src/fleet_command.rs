@@ -94,7 +94,7 @@ pub async fn run(args: FleetArgs) -> Result<()> {
     }
     if let Some(address) = args.metrics_address {
         let listener = TcpListener::bind(address).await;
-        let listener = listener.with_context(|| format!("{address} cannot be taken; choose another with --metrics-address"))?;
+        let listener = listener.with_context(|| format!("cannot listen on {address}: choose another address with --metrics-address"))?;
         tokio::spawn(serve_metrics(listener, handle.clone(), cancel.clone()));
     }
     let (mut registered, mut terminate) = (Box::pin(handle.registered()), signal(SignalKind::terminate())?);
@@ -113,7 +113,7 @@ pub async fn run(args: FleetArgs) -> Result<()> {
     }
     cancel.cancel();
     running.await.context("the fleet ended")??;
-    println!("the {nodes} nodes stay in the API and become NotReady; delete them with kubectl when they are not wanted any more");
+    println!("the {nodes} nodes stay in the API and become NotReady; delete them with kubectl if you no longer need them");
     Ok(())
 }
 

@@ -85,19 +85,19 @@ impl ApiArgs {
                     }
                 }
             }
-            _ => bail!("--tls-cert-file and --tls-private-key-file go together"),
+            _ => bail!("set both --tls-cert-file and --tls-private-key-file, or neither"),
         };
         let auth = match self.kubelet_authentication {
             Authentication::Webhook => {
                 if self.client_ca_file.is_none() {
                     tracing::warn!(
-                        "the kubelet API knows clients by their tokens alone: without --client-ca-file it answers 401 to API servers"
+                        "the kubelet API identifies clients only by tokens: without --client-ca-file it answers 401 to API servers"
                     );
                 }
                 Auth::Webhook(Arc::new(WebhookAuth::new(ApiReviews { client, node: node.unwrap_or_default().to_owned() })))
             }
             Authentication::None => {
-                tracing::warn!("the kubelet API asks nobody who they are: whoever reaches {address}:{port} may run commands");
+                tracing::warn!("the kubelet API authenticates nobody: everyone who reaches {address}:{port} may run commands");
                 Auth::None
             }
         };

@@ -209,7 +209,7 @@ async fn run(args: RunArgs) -> Result<()> {
     // The provider resolves it at each start of a container, and tells of its pods by itself.
     (config.skip_downward_api_resolution, config.events) = (true, Events::none());
     let handlers = Arc::new(KubeletHandlers::new(provider.clone()));
-    let address = args.node_ip.parse().context("the node's address is no IP address")?;
+    let address = args.node_ip.parse().context("--node-ip must be an IP address")?;
     args.api.serve(client, Some(&args.node_name), address, Some(root.join("pki")), handlers, cancel.clone()).await?;
     let mut node_task = tokio::spawn(nodes.run(cancel.clone()));
     tokio::select! {

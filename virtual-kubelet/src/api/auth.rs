@@ -312,7 +312,7 @@ impl WebhookAuth {
             known
         } else {
             let allowed = self.reviews.allowed(&user, access).await.map_err(|error| {
-                tracing::warn!(user = user.name, %error, "cannot find out whether a user may use the kubelet API");
+                tracing::warn!(user = user.name, %error, "cannot check whether a user may use the kubelet API");
                 Refusal::Unknown(text("Authorization error"))
             })?;
             self.decisions.put(key, allowed, if allowed { ALLOWED_KNOWN } else { DENIED_KNOWN });
@@ -328,7 +328,7 @@ impl WebhookAuth {
             known
         } else {
             let user = self.reviews.token(token).await.map_err(|error| {
-                tracing::warn!(%error, "cannot find out whose token a client of the kubelet API has");
+                tracing::warn!(%error, "cannot check the token of a client of the kubelet API");
                 Refusal::Unauthenticated
             })?;
             self.tokens.put(key, user.clone(), TOKEN_KNOWN);

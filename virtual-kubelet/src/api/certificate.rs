@@ -127,11 +127,11 @@ impl ServingCertificate {
                     let changed = self.0.read().is_ok_and(|kept| kept.as_ref().is_none_or(|kept| kept.cert != loaded.key.cert));
                     if changed {
                         self.set(loaded.key);
-                        report("the serving certificate of the kubelet API was read anew");
+                        report("read the serving certificate of the kubelet API again");
                     }
                 }
                 Err(error) => {
-                    let text = format!("the serving certificate of the kubelet API stays as it was: {error:#}");
+                    let text = format!("keeping the old serving certificate of the kubelet API: {error:#}");
                     if text != said {
                         report(&text);
                         said = text;
@@ -169,9 +169,7 @@ impl ServingCertificate {
                     if usable.is_some_and(|loaded| loaded.renew_at() > Timestamp::now()) {
                         continue;
                     }
-                    report(
-                        "the serving certificate that was signed is of no use: another name, or over soon; another one is requested later",
-                    );
+                    report("the signed serving certificate has another name or expires soon; requesting another one later");
                 }
                 Err(error) => report(&format!("no serving certificate for the kubelet API: {error:#}")),
             }
@@ -235,7 +233,7 @@ fn load(certificate: &Path, key: &Path) -> Result<Loaded> {
         (time(parsed.validity().not_before)?, time(parsed.validity().not_after)?)
     };
     let key = CertifiedKey::new(chain, any_supported_type(&private).with_context(|| format!("using {}", key.display()))?);
-    key.keys_match().context("certificate and key do not belong together")?;
+    key.keys_match().context("certificate and key do not match")?;
     Ok(Loaded { key, leaf, not_before, not_after })
 }
 
@@ -280,8 +278,8 @@ async fn request(client: &Client, identity: &NodeIdentity, report: &impl Fn(&str
         if said.is_none_or(|at| now.duration_since(at) >= SAY_EVERY) {
             said = Some(now);
             report(&format!(
-                "CertificateSigningRequest {name} for the serving certificate of the kubelet API waits to be approved \
-                 (kubectl certificate approve {name}); until then logs, exec and the like do not work on this node"
+                "CertificateSigningRequest {name} for the serving certificate of the kubelet API waits for approval: \
+                 kubectl certificate approve {name}; until then logs, exec and the like do not work on this node"
             ));
         }
         tokio::time::sleep(LOOK_EVERY).await;

@@ -95,7 +95,7 @@ fn boolean(query: &Query, name: &str) -> Result<bool, String> {
     match first(query, name) {
         None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
         Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
-        Some(other) => Err(format!("could not parse {name:?}: {other:?} is no boolean")),
+        Some(other) => Err(format!("could not parse {name:?}: {other:?} is not a boolean")),
     }
 }
 

@@ -56,7 +56,7 @@ impl FromStr for Cidr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || format!("`{text}` is no range of IPv4 addresses; write it like 10.64.0.0/10, with a prefix from 1 to 30");
+        let error = || format!("`{text}` is not a range of IPv4 addresses: write it like 10.64.0.0/10, with a prefix from 1 to 30");
         let (address, prefix) = text.split_once('/').ok_or_else(error)?;
         let address: Ipv4Addr = address.parse().map_err(|_| error())?;
         let prefix: u32 = prefix.parse().ok().filter(|prefix| (1..=30).contains(prefix)).ok_or_else(error)?;

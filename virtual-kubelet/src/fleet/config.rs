@@ -112,13 +112,13 @@ impl FleetConfig {
     pub(super) fn check(&self) -> Result<(), FleetError> {
         let invalid = |why: String| Err(FleetError::Invalid(why));
         if self.nodes == 0 {
-            return invalid("a fleet of no nodes: ask for one at least".into());
+            return invalid("a fleet needs at least one node".into());
         }
         let longest = self.node_name(self.nodes - 1);
         if !is_name(&longest) {
             return invalid(format!(
-                "`{longest}` is no name of a node: the prefix may have a-z, 0-9, `-` and `.`, must begin with a letter or a digit, \
-                 and name and number together at most 253 characters"
+                "`{longest}` is not a node name: begin the prefix with a letter or digit, use only a-z, 0-9, `-` and `.`, \
+                 and at most 253 characters together with the number"
             ));
         }
         if self.nodes > self.node_cidr.capacity() {
@@ -127,26 +127,26 @@ impl FleetConfig {
         for (key, value) in self.labels.iter().map(|(key, value)| (key.as_str(), value)).chain(self.zones.iter().map(|zone| (ZONE, zone))) {
             if !is_label(key, value) {
                 return invalid(format!(
-                    "`{key}={value}` is no label: key [prefix/]name and value have at most 63 letters, digits, `-`, `_` and `.`, with a \
+                    "`{key}={value}` is not a label: key [prefix/]name and value have at most 63 letters, digits, `-`, `_` and `.`, with a \
                      letter or digit at both ends"
                 ));
             }
         }
         for (flag, quantity) in [("cpu", &self.cpu), ("memory", &self.memory), ("pods", &self.pods)] {
             match quantity_of(quantity) {
-                None => return invalid(format!("`{quantity}` is no quantity for {flag}: write it like 8, 500m or 16Gi")),
+                None => return invalid(format!("`{quantity}` is not a quantity for {flag}: write it like 8, 500m or 16Gi")),
                 Some(pods) if flag == "pods" && pods.fract() != 0.0 => {
-                    return invalid(format!("`{quantity}` is no number of pods: write a whole number, like 110"));
+                    return invalid(format!("`{quantity}` is not a number of pods: write a whole number, like 110"));
                 }
                 Some(_) => {}
             }
         }
         if self.kubelet.is_some_and(|kubelet| kubelet.port() == 0) {
-            return invalid("port 0 is no port of the kubelet API: write another one, or no address of it".into());
+            return invalid("the kubelet API cannot use port 0: choose another port, or leave out the address".into());
         }
         self.check_taints()?;
         if self.lease_duration < Duration::from_secs(1) || self.lease_duration > Duration::from_hours(24) {
-            return invalid("a lease lasts a second at least, and a day at most".into());
+            return invalid("a lease must last from 1 second to 1 day".into());
         }
         Ok(())
     }
@@ -158,19 +158,19 @@ impl FleetConfig {
             let shown = if value.is_empty() { taint.key.clone() } else { format!("{}={value}", taint.key) };
             if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str()) {
                 return invalid(format!(
-                    "`{shown}:{}` is no taint: write key[=value]:Effect with one of NoSchedule, PreferNoSchedule and NoExecute",
+                    "`{shown}:{}` is not a taint: write key[=value]:Effect with one of NoSchedule, PreferNoSchedule and NoExecute",
                     taint.effect
                 ));
             }
             if !is_label(&taint.key, value) {
                 return invalid(format!(
-                    "`{shown}:{}` is no taint: key [prefix/]name and value have at most 63 letters, digits, `-`, `_` and `.`, with a letter \
+                    "`{shown}:{}` is not a taint: key [prefix/]name and value have at most 63 letters, digits, `-`, `_` and `.`, with a letter \
                      or digit at both ends",
                     taint.effect
                 ));
             }
             if self.taints[..index].iter().any(|other| (&other.key, &other.effect) == (&taint.key, &taint.effect)) {
-                return invalid(format!("a node has one taint `{}:{}` at most: leave the others out", taint.key, taint.effect));
+                return invalid(format!("a node has at most one taint `{}:{}`: remove the others", taint.key, taint.effect));
             }
         }
         Ok(())
@@ -306,12 +306,12 @@ mod tests {
 
     #[test]
     fn a_wrong_description_is_refused_with_what_to_write() {
-        assert!(refused(|config| config.nodes = 0).contains("one at least"));
+        assert!(refused(|config| config.nodes = 0).contains("at least one node"));
         assert!(refused(|config| config.name_prefix = "Sim_".into()).contains("a-z"));
         assert!(refused(|config| config.name_prefix = "a".repeat(253)).contains("253"));
         assert!(refused(|config| config.node_cidr = "10.0.0.0/30".parse().unwrap()).contains("wider range"));
-        assert!(refused(|config| config.zones = vec!["a b".into()]).contains("no label"));
-        assert!(refused(|config| config.labels = [("/x".to_owned(), String::new())].into()).contains("no label"));
+        assert!(refused(|config| config.zones = vec!["a b".into()]).contains("not a label"));
+        assert!(refused(|config| config.labels = [("/x".to_owned(), String::new())].into()).contains("not a label"));
         assert!(refused(|config| config.memory = "much".into()).contains("16Gi"));
         let taint = Taint { key: "a".into(), effect: "No".into(), ..Taint::default() };
         assert!(refused(|config| config.taints = vec![taint]).contains("NoExecute"));
@@ -345,7 +345,7 @@ mod tests {
         }
         for wrong in ["", "m", "-1", "1 Gi", "1gi", "1KB", "1e", "1ee3", "inf", "NaN", "0x10", "1_000", "1e99", "8 "] {
             assert!(quantity_of(wrong).is_none(), "{wrong}");
-            assert!(refused(|config| config.cpu = wrong.into()).contains("no quantity for cpu"), "{wrong}");
+            assert!(refused(|config| config.cpu = wrong.into()).contains("not a quantity for cpu"), "{wrong}");
         }
         for wrong in ["1.5", "1500m", "0.1k1", "500m"] {
             let why = refused(|config| config.pods = wrong.into());

@@ -77,7 +77,7 @@ impl AskedFaults {
                     asked.restart = Some(text.into());
                     None
                 }
-                _ => Some("there are lost, late-lease and kubelet-restart"),
+                _ => Some("use lost, late-lease or kubelet-restart"),
             };
             if let Some(remedy) = refused {
                 wrong.push(format!("{ANNOTATION_PREFIX}{key}={value}: {remedy}"));

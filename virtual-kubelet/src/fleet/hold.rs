@@ -66,12 +66,16 @@ impl Hold {
             match self.take(|lease, holder| may_take(lease, holder, &mut seen, Instant::now())).await {
                 Ok(None) => return,
                 Ok(Some(other)) if told.as_ref() != Some(&other) => {
-                    tracing::warn!(lease = self.name, holder = other, "another fleet has nodes of these names: waiting until it has ended");
+                    tracing::warn!(lease = self.name, holder = other, "another fleet has nodes of these names; waiting until it ends");
                     told = Some(other);
                 }
                 Ok(Some(_)) => {}
                 Err(ApiCallError::Forbidden(error)) => {
-                    tracing::warn!(lease = self.name, error, "a second fleet with nodes of the same names would not be noticed");
+                    tracing::warn!(
+                        lease = self.name,
+                        error,
+                        "no right to the fleet's lease; a second fleet with the same node names would go unnoticed"
+                    );
                     self.is_kept = false;
                     return;
                 }
@@ -107,7 +111,7 @@ impl Hold {
             Ok::<_, ApiCallError>(())
         };
         if self.is_kept && !matches!(tokio::time::timeout(RELEASE_WITHIN, given_back).await, Ok(Ok(()))) {
-            tracing::warn!(lease = self.name, "the fleet's lease could not be given back: another fleet waits {} s", LASTS.as_secs());
+            tracing::warn!(lease = self.name, "cannot release the fleet's lease; another fleet waits {} s", LASTS.as_secs());
         }
     }
 

@@ -32,7 +32,7 @@ impl FleetHandle {
         // A fleet that has ended drops the reply.
         let _ = self.faults.send(Told::Look(Look { target: target.clone(), reply }));
         timeout(ANSWERS_WITHIN, answer.recv()).await.ok().flatten().unwrap_or_else(|| {
-            let why = "the fleet does not answer: it has ended, or another one with nodes of the same names acts";
+            let why = "the fleet does not answer: it ended, or another fleet with the same node names runs";
             Err(ProviderError::Other(anyhow!(why)).into())
         })
     }
@@ -125,8 +125,8 @@ impl PodHandlers for FleetHandle {
             }
             let Some(text) = view.exec else {
                 let why = format!(
-                    "no process runs in it that could run a command. Commands print TEXT when the pod has the annotation \
-                     {ANNOTATION_PREFIX}exec=TEXT, or its rule in the fleet's stages `exec: TEXT`"
+                    "it has no process that could run a command; to make commands print TEXT, set the pod's annotation \
+                     {ANNOTATION_PREFIX}exec=TEXT, or `exec: TEXT` in its rule in the fleet's stages"
                 );
                 return refused(&target.pod, &why).await;
             };
@@ -145,7 +145,7 @@ impl PodHandlers for FleetHandle {
     }
 
     fn attach<'a>(&'a self, target: &'a ContainerTarget) -> BoxFuture<'a, Result<Session, HandlerError>> {
-        refused(&target.pod, "no process runs in it to attach to; kubectl logs --follow shows what its containers go through")
+        refused(&target.pod, "it has no process to attach to; kubectl logs --follow shows the history of its containers")
     }
 
     fn port_forward<'a>(&'a self, target: &'a PodTarget) -> BoxFuture<'a, Result<Dialer, HandlerError>> {

@@ -85,7 +85,7 @@ fn ok(text: &str) -> (u16, String) {
 async fn a_log_tells_what_a_container_went_through_as_its_options_ask() {
     let world = World::new("");
     world.see(json!({})).await;
-    assert_eq!(world.log("").await, ok("pulling image i:1\nthe image is there\nstarted, run 1\nready\n"));
+    assert_eq!(world.log("").await, ok("pulling image i:1\nthe image is present\nstarted, run 1\nready\n"));
     assert_eq!(world.log("?tailLines=1").await, ok("ready\n"));
     assert_eq!(world.log("?limitBytes=7").await, ok("pulling"));
     assert_eq!(world.log("?sinceTime=2999-01-01T00:00:00Z").await, ok(""));
@@ -129,7 +129,7 @@ async fn a_log_is_followed_until_its_container_has_ended_for_good() {
     // It leaves before anybody looks again.
     world.tell(Event::Deleted, json!({})).await;
     timeout(Duration::from_mins(1), log.read_to_string(&mut rest)).await.expect("it ends").unwrap();
-    assert_eq!(rest, "told to end\nended with code 0\n");
+    assert_eq!(rest, "stopping\nended with code 0\n");
     assert_eq!(world.log("").await.0, 404);
 }
 
@@ -159,7 +159,7 @@ async fn a_lost_node_and_a_fleet_that_has_ended_say_so_at_once() {
     let world = World::new("");
     world.see(json!({})).await;
     world.fleet.inject("sim-1", NodeFault::Lost).unwrap();
-    assert_eq!(world.log("").await, (500, "node sim-1 is lost, as a fault asks for".to_owned()));
+    assert_eq!(world.log("").await, (500, "node sim-1 is lost (simulated fault)".to_owned()));
     let (fleet, before) = (world.fleet.clone(), Instant::now());
     drop(world.stop);
     let ended = World { fleet, stop: CancellationToken::new().drop_guard(), pods: world.pods };

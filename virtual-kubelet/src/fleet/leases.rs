@@ -126,7 +126,7 @@ impl LeaseRecord {
         let other = spec.and_then(|spec| spec.holder_identity.as_deref()).filter(|other| !other.is_empty() && *other != holder.node);
         let Some(other) = other else { return true };
         if holder.policy == ForeignHolder::TakeOver {
-            tracing::warn!(node = holder.node, holder = other, "taking the lease over from a foreign holder");
+            tracing::warn!(node = holder.node, holder = other, "taking over the lease from another holder");
             return true;
         }
         let lasts = spec.and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok()).map_or(holder.duration, Duration::from_secs);

@@ -360,7 +360,7 @@ impl Keeper {
         let now = Instant::now();
         let record = &mut self.nodes[index as usize];
         if record.uid.take().is_some() {
-            tracing::warn!(node = self.config.node_name(index), "the Node was deleted; it is made again");
+            tracing::warn!(node = self.config.node_name(index), "the Node was deleted; creating it again");
         }
         record.deviates = None;
         let had_lease = std::mem::take(&mut record.has_lease);

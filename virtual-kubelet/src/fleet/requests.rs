@@ -141,7 +141,7 @@ impl Requests {
         serde_json::from_slice(&bytes).map_err(|error| Failure {
             code: Some(200),
             retry_after: None,
-            message: format!("the answer cannot be read: {error}"),
+            message: format!("cannot read the answer: {error}"),
         })
     }
 
@@ -178,7 +178,7 @@ impl Requests {
     fn refused(&self, verb: &'static str, resource: &'static str, code: u16, message: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.insert((verb, resource, code)) {
-            tracing::warn!(verb, resource, message, "the API server refuses a request; others like it are not told");
+            tracing::warn!(verb, resource, message, "the API server refuses a request; further requests like it are not logged");
         }
     }
 

@@ -253,11 +253,11 @@ impl Shard {
         let (uid, entry) = found.ok_or_else(|| HandlerError::not_found(format!("pod \"{}\" does not exist", pod.name)))?;
         entry.looked_at = Some(Instant::now());
         if self.silent.contains(&entry.node) {
-            let why = anyhow!("node {} is lost, as a fault asks for", self.config.node_name(entry.node));
+            let why = anyhow!("node {} is lost (simulated fault)", self.config.node_name(entry.node));
             return Err(ProviderError::Other(why).into());
         }
         let machine = entry.machine.as_ref().ok_or_else(|| {
-            HandlerError::not_found(format!("pod \"{}\" had ended before this fleet began: what it went through is not known", pod.name))
+            HandlerError::not_found(format!("pod \"{}\" ended before this fleet started, so its history is unknown", pod.name))
         })?;
         let log = machine.log(container);
         let log = log.ok_or_else(|| HandlerError::not_found(format!("container {container} not found in pod {}", pod.name)))?;

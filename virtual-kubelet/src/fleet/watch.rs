@@ -81,7 +81,7 @@ where
             Err(Broken::Failed(why)) => {
                 // Once per outage: what follows is the same again.
                 if failures == 0 {
-                    tracing::warn!(kind = %K::kind(&()), why, "the watch broke off; trying again");
+                    tracing::warn!(kind = %K::kind(&()), why, "the watch failed; retrying");
                 }
                 retry_delay(failures + 1, FIRST_RETRY, LONGEST_RETRY)
             }

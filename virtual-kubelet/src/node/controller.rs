@@ -213,7 +213,7 @@ impl<P: NodeProvider> NodeController<P> {
         if let Some(handler) = &self.settings.error_handler
             && let Err(error) = handler(ApiCallError::NotFound(format!("nodes \"{name}\" not found"))).await
         {
-            tracing::warn!(node = name, %error, "the Node object was deleted, and stays so for now");
+            tracing::warn!(node = name, %error, "the Node object was deleted, not registering again for now");
             return Ok(());
         }
         tracing::warn!(node = name, "the Node object was deleted, registering again");

@@ -81,7 +81,7 @@ impl LeaseKeeper {
                     tracing::warn!(holder, "somebody else holds the node's lease");
                     return Ok(false);
                 }
-                tracing::warn!(holder, "taking the lease over from a foreign holder");
+                tracing::warn!(holder, "taking over the lease from another holder");
             }
             let renewed = renewed(lease, &self.node_name, node_uid, self.duration, Timestamp::now());
             within(self.api.replace(&self.node_name, &parameters, &renewed)).await?

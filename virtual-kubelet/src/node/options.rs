@@ -213,7 +213,7 @@ pub fn with_node_enable_lease_v1_with_renew_interval(duration: Duration, renew_i
         let duration = or_default(duration, DEFAULT_LEASE_DURATION);
         let invalid = |text: String| Err(NodeControllerError::InvalidOption(text));
         if duration.subsec_nanos() != 0 || i32::try_from(duration.as_secs()).is_err() {
-            return invalid(format!("a lease lasts whole seconds, not {duration:?}"));
+            return invalid(format!("a lease must last whole seconds, not {duration:?}"));
         }
         if renew_interval.is_zero() || renew_interval >= duration {
             return invalid(format!("a lease of {duration:?} cannot be renewed every {renew_interval:?}"));

@@ -41,7 +41,7 @@ impl<P: NodeProvider> Pinger<P> {
             return Err(format!("deadline exceeded: no answer within {:?}", self.timeout));
         };
         self.running = None;
-        answer.unwrap_or_else(|error| Err(format!("the ping broke off: {error}")))
+        answer.unwrap_or_else(|error| Err(format!("the ping failed: {error}")))
     }
 
     /// Asks at each interval, and tells whenever the answer is another one; the first is a whole interval away.

@@ -100,7 +100,7 @@ impl<P: PodLifecycleHandler + PodNotifier> PodController<P> {
         }
         let finish = async { while work.operations.join_next().await.is_some() {} };
         if tokio::time::timeout(TIMEOUT, finish).await.is_err() {
-            tracing::warn!("gave up operations on pods that did not end");
+            tracing::warn!("abandoned operations on pods that did not end");
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl<P: PodLifecycleHandler> Work<P> {
                             self.begin(&next);
                         }
                     }
-                    Err(error) => tracing::error!(%error, "an operation on a pod broke off"),
+                    Err(error) => tracing::error!(%error, "an operation on a pod failed"),
                 },
                 Some(swept) = self.sweeps.join_next() => match swept {
                     Ok(Swept::Pods(pods)) => {
@@ -257,7 +257,7 @@ impl<P: PodLifecycleHandler> Work<P> {
                     }
                     Ok(Swept::Told) => self.end_sweep(),
                     Err(error) => {
-                        tracing::error!(%error, "a look at the provider's pods broke off");
+                        tracing::error!(%error, "listing the provider's pods failed");
                         self.end_sweep();
                     }
                 },
@@ -351,7 +351,7 @@ impl<P: PodLifecycleHandler> Work<P> {
             Err(error) => {
                 self.pods_failures += 1;
                 let pause = retry_delay(self.pods_failures, PODS_RETRY_FIRST, PODS_RETRY_CAP);
-                tracing::warn!(%error, "the provider cannot tell its pods, asking again in {} ms", pause.as_millis());
+                tracing::warn!(%error, "the provider cannot list its pods, retrying in {} ms", pause.as_millis());
                 self.pods_retry = Some(Instant::now() + pause);
             }
         }
@@ -364,7 +364,7 @@ impl<P: PodLifecycleHandler> Work<P> {
         self.sweep = Some(Sweep::Telling { present: present.clone() });
         self.sweeps.spawn(async move {
             if let Err(error) = performer.retain(&present).await {
-                tracing::error!(%error, "telling the provider which pods there are broke off");
+                tracing::error!(%error, "telling the provider its pods failed");
             }
             Swept::Told
         });
@@ -453,7 +453,7 @@ impl<P: PodLifecycleHandler> Work<P> {
         if let Outcome::Unwritable(error) = &outcome {
             record.refused_write();
             let retry = self.queue.failed(id, &policy, error);
-            tracing::error!(pod = %id, error, ?retry, "the API server does not take the status that the provider tells");
+            tracing::error!(pod = %id, error, ?retry, "the API server refuses the status that the provider reports");
             return;
         }
         if let Outcome::Failed { error, shown, refusal } = outcome {
@@ -464,7 +464,7 @@ impl<P: PodLifecycleHandler> Work<P> {
                 record.server = Some(Arc::from(pod));
             }
             if let Some(Refusal(pod)) = refusal {
-                tracing::warn!(pod = %id, error, "the provider refuses the pod as it is");
+                tracing::warn!(pod = %id, error, "the provider refuses the pod");
                 record.refused = Some(pod);
                 self.queue.done(id);
                 return;
@@ -473,8 +473,8 @@ impl<P: PodLifecycleHandler> Work<P> {
                 record.attempted.clone_from(&record.server);
             }
             match self.queue.failed(id, &policy, &error) {
-                Retry::After(pause) => tracing::warn!(pod = %id, error, "will try again in {} ms", pause.as_millis()),
-                Retry::GiveUp => tracing::error!(pod = %id, error, "given up until the pod changes"),
+                Retry::After(pause) => tracing::warn!(pod = %id, error, "retrying in {} ms", pause.as_millis()),
+                Retry::GiveUp => tracing::error!(pod = %id, error, "no retry until the pod changes"),
             }
             if news {
                 self.due(id.clone());

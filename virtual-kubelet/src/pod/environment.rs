@@ -75,10 +75,10 @@ pub enum EnvironmentError {
     #[error("unsupported container resource: {0}")]
     UnsupportedResource(String),
     /// A field of the node's address, which [`NodeFacts`] do not have.
-    #[error("the node does not tell its address, which {0} refers to")]
+    #[error("the node reports no address, which {0} refers to")]
     NoAddress(String),
     /// A limit that is not set and of which [`NodeFacts`] do not say what it is then.
-    #[error("the node does not tell what it has, which {0} refers to where there is no limit")]
+    #[error("the node reports no capacity, which {0} refers to if there is no limit")]
     NoCapacity(String),
 }
 
@@ -325,7 +325,7 @@ fn from_whole_objects(
 fn skipped(keys: &[String], kind: &str, name: &str, notes: &mut Vec<Note>) {
     if !keys.is_empty() {
         let keys = keys.join(", ");
-        let message = format!("keys [{keys}] of {kind} {name} were skipped since they are no valid names of environment variables");
+        let message = format!("keys [{keys}] of {kind} {name} were skipped since they are not valid names of environment variables");
         notes.push(Note { reason: "InvalidEnvironmentVariableNames", message });
     }
 }

@@ -243,7 +243,7 @@ fn a_resource_of_another_container_is_told() {
 fn what_the_node_does_not_tell_is_an_error_that_names_it_and_no_empty_value() {
     for path in ["status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"] {
         let error = field_value(&Pod::default(), "", path).unwrap_err().to_string();
-        assert_eq!(error, format!("the node does not tell its address, which {path} refers to"));
+        assert_eq!(error, format!("the node reports no address, which {path} refers to"));
     }
     for resource in ["limits.cpu", "limits.memory"] {
         let selector = ResourceFieldSelector { resource: resource.into(), ..ResourceFieldSelector::default() };
@@ -251,6 +251,6 @@ fn what_the_node_does_not_tell_is_an_error_that_names_it_and_no_empty_value() {
         let variable = EnvVar { name: "A".into(), value_from: Some(source), value: None };
         let main = Container { env: Some(vec![variable]), ..Container::default() };
         let error = resolve(&main, &Pod::default(), &NodeFacts::default(), &References::default(), &BTreeMap::new()).unwrap_err();
-        assert_eq!(error.to_string(), format!("the node does not tell what it has, which {resource} refers to where there is no limit"));
+        assert_eq!(error.to_string(), format!("the node reports no capacity, which {resource} refers to if there is no limit"));
     }
 }

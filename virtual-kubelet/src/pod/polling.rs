@@ -125,7 +125,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
             Ok(status) => status,
             Err(error) if error.is_not_found() => None,
             Err(error) => {
-                tracing::warn!(pod = %id, %error, "the provider cannot tell the pod's status");
+                tracing::warn!(pod = %id, %error, "the provider cannot report the pod's status");
                 return;
             }
         };

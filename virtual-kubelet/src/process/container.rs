@@ -116,7 +116,7 @@ pub async fn start(site: &Site, pod: &Pod, container: &Container, restart_count:
     let dir = site.container_dir(&id, &container.name);
     let order = order(site, pod, container, &image, &dir).await?;
     let failed = |error: std::io::Error| StartError::Create(error.to_string());
-    let lock = shim::lock(&dir).map_err(failed)?.ok_or_else(|| StartError::Create("the run before has not ended".into()))?;
+    let lock = shim::lock(&dir).map_err(failed)?.ok_or_else(|| StartError::Create("the previous run has not ended".into()))?;
     shim::prune(&dir, restart_count - 1);
     let _ = fs::remove_file(dir.join(START_ERROR));
     write_json(&order_file(&dir), &order).map_err(failed)?;
@@ -293,7 +293,7 @@ impl Exit {
         let started_at = self.started_at.unwrap_or(self.finished_at);
         let note = ExitNote { code: self.code, start_error: None, unseen: true, started_at, finished_at: self.finished_at };
         if let Err(error) = note.write(dir, restart_count) {
-            tracing::warn!(container = %dir.display(), %error, "cannot note the end of a container");
+            tracing::warn!(container = %dir.display(), %error, "cannot record the end of a container");
         }
     }
 }

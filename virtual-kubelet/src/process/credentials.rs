@@ -41,7 +41,7 @@ pub fn credentials(pod: &Pod, container: &Container, image: &Image, powers: Powe
     let asked = own.run_as_user.or(of_pod.run_as_user);
     let non_root = own.run_as_non_root.or(of_pod.run_as_non_root) == Some(true);
     let user = match asked {
-        Some(user) => Some(u32::try_from(user).map_err(|_| format!("runAsUser {user} is no user id"))?),
+        Some(user) => Some(u32::try_from(user).map_err(|_| format!("runAsUser {user} is not a user id"))?),
         None => image.user,
     };
     if non_root && user == Some(0) {

@@ -100,7 +100,7 @@ pub async fn check(stream: TcpStream, authority: &str, service: &str) -> Result<
         match status(&body.to_bytes()) {
             Some(SERVING) => Ok(()),
             Some(other) => Err(format!("service unhealthy (responded with status {other})")),
-            None => Err("gRPC probe: the answer cannot be read".into()),
+            None => Err("gRPC probe: cannot read the answer".into()),
         }
     };
     let mut call = std::pin::pin!(call);

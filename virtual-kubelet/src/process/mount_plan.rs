@@ -65,11 +65,11 @@ impl Laid {
         let mut target = place.existing.clone();
         if place.missing.is_empty() {
             if place.kind != kind {
-                return Err(format!("{} exists and is of another kind than what is to be mounted there", target.display()));
+                return Err(format!("{} exists and is of another kind than the mount", target.display()));
             }
         } else {
             if place.kind != Kind::Directory {
-                return Err(format!("{} is no directory", target.display()));
+                return Err(format!("{} is not a directory", target.display()));
             }
             if !self.may_make_in(&target) {
                 steps.push(Step::Mirror(target.clone()));

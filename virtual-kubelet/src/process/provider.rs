@@ -197,7 +197,7 @@ impl PodLifecycleHandler for ProcessProvider {
             if let Some(entry) = pods.get_mut(&id) {
                 entry.pod = pod.clone();
                 if entry.is_new {
-                    return Err(ProviderError::Other(anyhow::anyhow!("the files of the pod are still being made")));
+                    return Err(ProviderError::Other(anyhow::anyhow!("the agent is still creating the files of the pod")));
                 }
                 if let Some(orders) = &entry.orders {
                     let _ = orders.send(Order::Update(pod));

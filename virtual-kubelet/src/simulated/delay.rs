@@ -46,10 +46,10 @@ impl Default for Delay {
 /// use virtual_kubelet::simulated::{Delay, DelayError};
 ///
 /// let error: DelayError = "soon".parse::<Delay>().unwrap_err();
-/// assert!(error.to_string().starts_with("`soon` is no delay"));
+/// assert!(error.to_string().starts_with("`soon` is not a delay"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no delay: {why}; write a duration (250ms, 1.5s, 2m), `uniform MIN MAX` or `exponential MEAN`")]
+#[error("`{text}` is not a delay: {why}; write a duration (250ms, 1.5s, 2m), `uniform MIN MAX` or `exponential MEAN`")]
 pub struct DelayError {
     text: String,
     why: String,
@@ -72,7 +72,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let read: jiff::SignedDuration = text.parse().map_err(|_| format!("`{text}` is no duration"))?;
+    let read: jiff::SignedDuration = text.parse().map_err(|_| format!("`{text}` is not a duration"))?;
     let duration = Duration::try_from(read).map_err(|_| format!("`{text}` is negative"))?;
     if duration > LONGEST {
         return Err(format!("`{text}` is longer than a year"));
@@ -91,13 +91,13 @@ impl FromStr for Delay {
             ["uniform", least, most] => {
                 let (least, most) = (read(least)?, read(most)?);
                 if least > most {
-                    return Err(error("its least is greater than its most".into()));
+                    return Err(error("its minimum is greater than its maximum".into()));
                 }
                 Ok(Self::Uniform(least, most))
             }
-            ["uniform", ..] => Err(error("it is `uniform MIN MAX`".into())),
+            ["uniform", ..] => Err(error("write it as `uniform MIN MAX`".into())),
             ["exponential", mean] => Ok(Self::Exponential(read(mean)?)),
-            ["exponential", ..] => Err(error("it is `exponential MEAN`".into())),
+            ["exponential", ..] => Err(error("write it as `exponential MEAN`".into())),
             ["fixed", delay] | [delay] => Ok(Self::Fixed(read(delay)?)),
             _ => Err(error("it has the wrong number of words".into())),
         }

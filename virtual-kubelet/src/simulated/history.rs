@@ -48,13 +48,13 @@ impl Event {
     fn text(&self) -> String {
         match self {
             Self::Pulling(image) => format!("pulling image {image}"),
-            Self::Pulled => "the image is there".into(),
-            Self::PullFailed => "the image cannot be pulled".into(),
-            Self::Refused(why) => format!("not made: {why}"),
+            Self::Pulled => "the image is present".into(),
+            Self::PullFailed => "cannot pull the image".into(),
+            Self::Refused(why) => format!("not created: {why}"),
             Self::Started(run) => format!("started, run {run}"),
             Self::Ready => "ready".into(),
-            Self::Unready => "not ready any more".into(),
-            Self::Stopping => "told to end".into(),
+            Self::Unready => "no longer ready".into(),
+            Self::Stopping => "stopping".into(),
             Self::Ended(code, Why::Replaced) => format!("ended with code {code}, to run another image"),
             Self::Ended(KILLED, Why::Stopped) => format!("killed after the grace period, code {KILLED}"),
             Self::Ended(code, _) => format!("ended with code {code}"),

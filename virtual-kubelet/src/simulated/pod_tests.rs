@@ -401,12 +401,12 @@ fn log(pod: &mut SimulatedPod, name: &str, seconds: f64) -> Vec<String> {
 #[test]
 fn a_log_has_each_stage_at_its_own_time_however_late_it_is_noticed() {
     let mut pod = simulated("pull: 2s, start: 1s, ready: 4s, stop: 3s", &one("Always"));
-    let begins = ["0 pulling image main:1", "2 the image is there", "3 started, run 1", "7 ready"];
+    let begins = ["0 pulling image main:1", "2 the image is present", "3 started, run 1", "7 ready"];
     assert_eq!(log(&mut pod, "main", 60.0), begins);
     assert!(!pod.log("main").unwrap().over && pod.log("other").is_none());
     pod.forget_readiness(at(60.0), Duration::from_secs(10));
     pod.stop(at(70.0), Duration::from_secs(2));
-    let ends = ["60 not ready any more", "70 told to end", "72 killed after the grace period, code 137"];
+    let ends = ["60 no longer ready", "70 stopping", "72 killed after the grace period, code 137"];
     assert_eq!(log(&mut pod, "main", 99.0)[4..], ends);
     assert!(pod.log("main").unwrap().over);
 }
@@ -424,5 +424,5 @@ fn a_log_tells_of_crashes_of_back_offs_and_of_images_that_are_not_there() {
     let previous = log_of_crashes.previous.unwrap();
     assert!(log_of_crashes.lines[previous - 1].ends_with("ended with code 3") && log_of_crashes.lines[previous].ends_with("run 2"));
     let mut pod = simulated("fault: image-pull-error", &one("Always"));
-    assert_eq!(log(&mut pod, "main", 0.5), ["0 pulling image main:1", "0 the image cannot be pulled"]);
+    assert_eq!(log(&mut pod, "main", 0.5), ["0 pulling image main:1", "0 cannot pull the image"]);
 }

@@ -46,7 +46,7 @@ impl FromStr for PodFault {
             "crash-loop" => Ok(Self::CrashLoop),
             "never-ready" => Ok(Self::NeverReady),
             "slow-stop" => Ok(Self::SlowStop),
-            _ => Err(format!("`{text}` is no fault; there are image-pull-error, crash-loop, never-ready and slow-stop")),
+            _ => Err(format!("`{text}` is not a fault: use image-pull-error, crash-loop, never-ready or slow-stop")),
         }
     }
 }
@@ -122,10 +122,10 @@ impl From<&Rule> for Plan {
 /// use virtual_kubelet::simulated::{Stages, StagesError};
 ///
 /// let error: StagesError = Stages::from_yaml("pods: 3").unwrap_err();
-/// assert!(error.to_string().starts_with("the stages cannot be read"));
+/// assert!(error.to_string().starts_with("cannot read the stages"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stages cannot be read: {0}")]
+#[error("cannot read the stages: {0}")]
 pub struct StagesError(String);
 
 /// Rules that say how simulated pods behave; the first that fits a pod counts. Without a rule everything is immediate and for ever.
@@ -200,10 +200,10 @@ impl Plan {
             "ready" => self.ready = delay()?,
             "stop" => self.stop = delay()?,
             "run" => self.run = Some(delay()?),
-            "exit-code" => self.exit_code = value.parse().map_err(|_| format!("`{value}` is no exit code"))?,
+            "exit-code" => self.exit_code = value.parse().map_err(|_| format!("`{value}` is not an exit code"))?,
             "fault" => self.fault = Some(value.parse()?),
             "exec" => self.exec = Some(value.into()),
-            _ => return Err("there is none of this name; there are pull, start, init, ready, stop, run, exit-code, fault and exec".into()),
+            _ => return Err("unknown name: use pull, start, init, ready, stop, run, exit-code, fault or exec".into()),
         }
         Ok(())
     }
@@ -250,10 +250,10 @@ mod tests {
             let annotations = map(&[(&format!("{ANNOTATION_PREFIX}{key}"), value)]);
             Stages::default().plan("a", None, Some(&annotations)).error.clone().unwrap()
         };
-        assert!(error("reddy", "1s").starts_with("annotation sim.virtual-kubelet.io/reddy: there is none of this name"));
+        assert!(error("reddy", "1s").starts_with("annotation sim.virtual-kubelet.io/reddy: unknown name"));
         assert!(error("fault", "fire").contains("never-ready"));
         assert!(error("ready", "soon").contains("uniform MIN MAX"));
-        assert!(error("exit-code", "x").contains("no exit code"));
+        assert!(error("exit-code", "x").contains("not an exit code"));
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         assert!(error("nodes: []\n").contains("nodes"));
         assert!(error("pods:\n- pull: soon\n").contains("soon"));
         assert!(error("pods:\n- fault: fire\n").contains("fire"));
-        assert!(error("- pull: 1s\n").contains("the stages cannot be read"));
+        assert!(error("- pull: 1s\n").contains("cannot read the stages"));
         assert!(Stages::from_yaml("").is_ok() && Stages::from_yaml("pods: []").is_ok());
     }
 }

@@ -74,7 +74,7 @@ async fn fails_with(bed: &Bed, words: &[&str], why: &str) -> Result<()> {
 }
 
 /// What the stages of a pod of which nothing is asked leave in its log.
-const BEGINS: &str = "pulling image main:1\nthe image is there\nstarted, run 1\nready\n";
+const BEGINS: &str = "pulling image main:1\nthe image is present\nstarted, run 1\nready\n";
 
 async fn logs_and_commands(bed: &Bed) -> Result<()> {
     let said = kubectl(bed, &["logs", "silent", "-c", "main"]).await?;
@@ -106,7 +106,7 @@ async fn followed(bed: &Bed) -> Result<()> {
     let (said, ended) = tokio::join!(follow, end);
     ended?;
     let said = said?;
-    let log = format!("{BEGINS}told to end\nended with code 0\n");
+    let log = format!("{BEGINS}stopping\nended with code 0\n");
     ensure!(said.worked && said.stdout == log, "{} {}", said.stdout, said.stderr);
     bed.say("a log that is followed ends when its pod does");
     Ok(())
@@ -156,7 +156,7 @@ pub async fn run(bed: &Bed) -> Result<()> {
     let acting = holder(bed).await?;
     let mut second = files.start(bed, PORTS[1])?;
     eventually(MINUTE, "the second process waits", async || {
-        ensure!(second.tail().contains("waiting until it has ended"), "it does not: {}", second.tail());
+        ensure!(second.tail().contains("waiting until it ends"), "it does not: {}", second.tail());
         Ok(())
     })
     .await?;

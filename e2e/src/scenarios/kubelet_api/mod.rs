@@ -94,7 +94,7 @@ async fn certificate(bed: &mut Bed) -> Result<()> {
     session.ready("other").await?;
     eventually(POD, "the agent says that its certificate waits to be approved", async || {
         let agent = std::fs::read_to_string(bed.state().join("logs/node-n3.log"))?;
-        ensure!(agent.contains("waits to be approved"), "it does not");
+        ensure!(agent.contains("waits for approval"), "it does not");
         Ok(())
     })
     .await?;

@@ -19,13 +19,13 @@ pub enum FrameError {
     #[error("a SPDY frame of {0} bytes is too long")]
     TooLong(usize),
     /// A control frame of another version.
-    #[error("SPDY version {0} is not spoken here")]
+    #[error("SPDY version {0} is not supported")]
     Version(u16),
     /// Contents that do not fit the frame's kind.
     #[error("a SPDY frame of kind {0} is malformed")]
     Malformed(u16),
     /// Headers that cannot be unpacked, after which nothing on the connection can.
-    #[error("the headers of a SPDY frame cannot be read")]
+    #[error("cannot read the headers of a SPDY frame")]
     Headers,
 }
 

@@ -83,7 +83,7 @@ impl SessionReader {
                 // Only asks whether this end is still there.
                 Some(Message::Output(Output::Stdout(bytes))) if bytes.is_empty() => continue,
                 Some(Message::Output(output)) => Ok(output),
-                Some(_) => Err(std::io::Error::other("a shim sent what only clients send").into()),
+                Some(_) => Err(std::io::Error::other("a shim sent a message that only clients send").into()),
                 None => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
             };
         }

@@ -102,7 +102,7 @@ fn attempt(directory: &Path) -> Result<()> {
 }
 
 async fn supervise(directory: &Path) -> Result<()> {
-    let order = ShimOrder::read(directory).context("there is no order")?;
+    let order = ShimOrder::read(directory).context("reading the order")?;
     let reaper = Reaper::start()?;
     let listener = listen(directory).context("making the socket")?;
     let mut command = own_binary(INIT_COMMAND);
@@ -284,7 +284,7 @@ async fn serve(shared: Arc<Shared>, stream: UnixStream) {
                     shared.signal(signal, everything);
                     Output::Exit(0)
                 }
-                Err(_) => Output::Refused(format!("{number} is no signal")),
+                Err(_) => Output::Refused(format!("{number} is not a signal")),
             };
             let _ = Message::Output(answer).write(&mut write).await;
         }

@@ -159,7 +159,7 @@ impl Worker {
                 tokio::spawn(steps::follow(*run, index, attempt, ended, self.reports.clone()));
             }
             Found::Ended { restart_count, image, exit } => {
-                tracing::info!(pod = %id, container = slot.record.name, code = exit.code, "a container had ended meanwhile");
+                tracing::info!(pod = %id, container = slot.record.name, code = exit.code, "a container ended while the agent was down");
                 slot.next_count = restart_count;
                 slot.record.restart_count = restart_count;
                 slot.record.shown = Some(self.site.images.shown(&image));
@@ -212,7 +212,7 @@ impl Worker {
 
     fn keep_or_warn(&self) {
         if let Err(error) = self.keep() {
-            tracing::warn!(pod = %self.id, %error, "cannot keep the pod for an agent that starts anew");
+            tracing::warn!(pod = %self.id, %error, "cannot save the pod for the next start of the agent");
         }
     }
 

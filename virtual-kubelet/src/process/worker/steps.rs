@@ -154,7 +154,7 @@ impl Worker {
         slot.starting = Some(given_up.clone());
         tokio::spawn(async move {
             let begun = tokio::select! {
-                () = given_up.cancelled() => Err(StartError::Create("given up".into())),
+                () = given_up.cancelled() => Err(StartError::Create("cancelled".into())),
                 begun = container::start(&site, &pod, &spec, count) => begun,
             };
             // From here on there is a process to account for, whatever was decided meanwhile.
