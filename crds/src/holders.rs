@@ -40,11 +40,11 @@ pub struct Entry {
 pub enum EntryPhase {
     /// The resource holds the node out of the load balancer.
     Detached,
-    /// It does not.
+    /// The resource no longer holds the node.
     Attached,
 }
 
-/// How it is written.
+/// The entries as the value of the annotation.
 pub fn text(holders: &Holders) -> String {
     serde_json::to_string(holders).unwrap_or_default() // a map of plain structs: always serialisable
 }

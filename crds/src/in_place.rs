@@ -18,7 +18,7 @@ pub fn token_id(uid8: &str, label: Option<&str>) -> u64 {
 /// The annotation of a pod. Writer: the operator, in the patch that changes the images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodRecord {
-    /// Id of the grant.
+    /// Id of the grant under which the pod changed last.
     pub id: u64,
     /// When the images were changed, seconds since 1970 by the operator's clock.
     #[serde(default)]
@@ -32,7 +32,7 @@ pub struct PodRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
-    /// Its ID; empty when none had begun.
+    /// Container ID; empty if no run had begun.
     #[serde(default)]
     pub container: String,
     /// The image that it was begun with.

@@ -49,7 +49,7 @@ pub enum LabelOperator {
 }
 
 impl LabelSelector {
-    /// Selects every object.
+    /// The selector has no requirements, so it selects every object.
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }

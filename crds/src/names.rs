@@ -4,7 +4,7 @@
 
 /// API group of every custom resource.
 pub const GROUP: &str = "ingressdaemonsets.mumoshu.github.io";
-/// API version served.
+/// Version of the API of every custom resource.
 pub const VERSION: &str = "v1alpha1";
 
 /// Finalizer on an `IngressDaemonSet`. Writer: the operator.

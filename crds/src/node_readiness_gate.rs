@@ -119,7 +119,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// As in a Node.
+    /// The effect as a Node's taint spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -132,11 +132,11 @@ impl Effect {
 impl std::str::FromStr for Effect {
     type Err = String;
 
-    /// As in a Node.
+    /// Reads the spelling of a Node's taint.
     fn from_str(name: &str) -> Result<Self, String> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
         let found = all.into_iter().find(|effect| effect.as_str() == name);
-        found.ok_or_else(|| format!("`{name}` is none of the effects NoSchedule, PreferNoSchedule and NoExecute"))
+        found.ok_or_else(|| format!("`{name}` is not an effect: use NoSchedule, PreferNoSchedule or NoExecute"))
     }
 }
 
@@ -247,7 +247,7 @@ pub enum ConditionStatus {
 }
 
 impl ConditionStatus {
-    /// As in a Node.
+    /// The status as a Node's condition spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",

@@ -60,7 +60,7 @@ pub fn count_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
     ))
 }
 
-/// The same, of which there must be some.
+/// A count or a percentage of at least 1.
 pub fn count_or_percent_above_zero_schema(_: &mut SchemaGenerator) -> Schema {
     int_or_string((
         "type(self) == int ? self >= 1 && self <= 10000 : self.matches('^(100|[1-9][0-9]?)%$')",
@@ -68,7 +68,7 @@ pub fn count_or_percent_above_zero_schema(_: &mut SchemaGenerator) -> Schema {
     ))
 }
 
-/// Key of a label.
+/// Schema of the key of a label.
 pub fn label_key_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 317}), &[IS_LABEL_KEY])
 }
@@ -90,7 +90,7 @@ const IS_NOT_KUBERNETES: (&str, &str) = (
     "must not be in the domain deployment.kubernetes.io/, which Kubernetes reserves: choose a key of another domain",
 );
 
-/// Labels with their values.
+/// Schema of a map of labels.
 pub fn labels_schema(_: &mut SchemaGenerator) -> Schema {
     let value = json!({"type": "string", "maxLength": 63});
     checked(
@@ -126,7 +126,7 @@ pub fn any_taint_key_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "minLength": 1, "maxLength": 317}), &[key])
 }
 
-/// What values stand for.
+/// Schema of a gate's map from values to True or False.
 pub fn gate_values_schema(_: &mut SchemaGenerator) -> Schema {
     let value = json!({"type": "string", "enum": ["True", "False"]});
     let values = json!({
@@ -142,7 +142,7 @@ pub fn api_version_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 253}), &[version])
 }
 
-/// A kind.
+/// Schema of the kind of an object.
 pub fn kind_schema(_: &mut SchemaGenerator) -> Schema {
     let kind = (r"self.matches(r'^[A-Z][A-Za-z0-9]*$')", "must be a kind of the apiVersion, such as Deployment");
     checked(json!({"type": "string", "maxLength": 63}), &[kind])
@@ -217,7 +217,7 @@ pub fn deployment_annotation_key_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 317}), &[IS_KEY, IS_NOT_OURS, IS_NOT_KUBERNETES])
 }
 
-/// Value of an annotation.
+/// Schema of the value of an annotation.
 pub fn annotation_value_schema(_: &mut SchemaGenerator) -> Schema {
     let printable = (r"!self.matches(r'[\x00-\x1f\x7f]')", "must not contain control characters, such as a line break at the end");
     checked(json!({"type": "string", "maxLength": 1024}), &[printable])

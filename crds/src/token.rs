@@ -43,14 +43,14 @@ impl Phase {
     }
 }
 
-/// A parsed token.
+/// A fencing token: which grant changed a Deployment last, and how far it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// First 8 characters of the UID of the `IngressDaemonSet`.
     pub uid8: String,
     /// Id of the grant, or of the creation; never used twice within one resource.
     pub id: u64,
-    /// How far it has come.
+    /// Phase that the holder of the id has reached.
     pub phase: Phase,
     /// When this phase began, seconds since 1970. A CLAIM that follows a holding token copies its time.
     pub since: i64,

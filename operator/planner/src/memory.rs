@@ -23,7 +23,7 @@ pub(crate) struct Clock {
     pub(crate) runs: bool,
 }
 
-/// Those of the whole rollout.
+/// Clocks of the whole rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RolloutClocks {
     pub(crate) revision: String,
@@ -68,7 +68,7 @@ pub struct Sights {
 /// A node whose machine died, started anew or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
-    /// Seconds since.
+    /// Seconds since the loss.
     pub(crate) since: i64,
     /// It ran a revision that not all nodes had run.
     pub(crate) ran: bool,
@@ -83,12 +83,12 @@ pub(crate) struct Sight {
     pub(crate) revision: String,
     /// It was attached, and no grant was at work.
     pub(crate) attached: bool,
-    /// Its pods were not all ready.
+    /// Some pod of the node was not ready.
     pub(crate) broken: bool,
-    /// Its clocks ran.
+    /// The clocks of the node advanced at the last look.
     pub(crate) counted: bool,
     pub(crate) suspect: bool,
-    /// When it became so.
+    /// When the node became suspect, seconds since 1970; 0: it is not.
     pub(crate) since: i64,
     pub(crate) unbroken: i64,
     pub(crate) out: i64,

@@ -35,18 +35,18 @@ impl JsonPatch {
         self
     }
 
-    /// The operations.
+    /// The JSON Patch as an array of operations.
     pub fn into_value(self) -> Value {
         Value::Array(self.0)
     }
 }
 
-/// Path of a label.
+/// JSON pointer to a label of an object.
 pub fn label(key: &str) -> String {
     format!("/metadata/labels/{}", escape(key))
 }
 
-/// Path of an annotation.
+/// JSON pointer to an annotation of an object.
 pub fn annotation(key: &str) -> String {
     format!("/metadata/annotations/{}", escape(key))
 }
@@ -56,7 +56,7 @@ pub fn mark(key: &str) -> String {
     key.strip_prefix(crds::names::LABEL_MARK).map_or_else(|| annotation(key), label)
 }
 
-/// RFC 6901, section 3.
+/// Escapes a key for a JSON pointer (RFC 6901, section 3).
 fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }

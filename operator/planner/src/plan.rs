@@ -35,16 +35,16 @@ pub struct Plan {
     pub replicas: Option<BTreeMap<String, ReplicaHealth>>,
 }
 
-/// Where a node's health checkers listen.
+/// Health ports of a node that the operator has to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// IP address of the node.
     pub address: String,
-    /// Its health ports.
+    /// Health ports of the node.
     pub ports: Vec<u16>,
     /// Namespace of the resource that their answers should be of.
     pub namespace: String,
-    /// Its name.
+    /// Name of that resource.
     pub name: String,
 }
 
@@ -55,23 +55,23 @@ impl Plan {
     }
 }
 
-/// Numbers for metrics.
+/// Numbers that metrics show beside the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// The budget in nodes.
+    /// Number of slots: nodes that may be disrupted at once.
     pub budget: usize,
-    /// Grants.
+    /// Number of grants in the ledger.
     pub grants: usize,
 }
 
 /// A node that is not idle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeProgress {
-    /// What goes on.
+    /// Phase of the node in the status.
     pub phase: NodePhase,
-    /// Why it is not further.
+    /// Why the node is not finished.
     pub reason: Reason,
-    /// It broke after its update, too.
+    /// Why the node is suspect, if it also broke after its update.
     pub suspect: Option<Reason>,
 }
 
@@ -83,12 +83,12 @@ impl NodeProgress {
     }
 }
 
-/// One API call.
+/// One API call that the operator makes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Write the status, ledger included, with the `resourceVersion` that was read.
     WriteStatus {
-        /// The whole status.
+        /// Complete status, ledger included.
         status: Box<IngressDaemonSetStatus>,
         /// The ledger changes: at once, not when the next status is due.
         urgent: bool,
@@ -96,95 +96,95 @@ pub enum Action {
         live_absent: Vec<String>,
         /// Ids that this write takes from the ledger for creations.
         reserve: Vec<u64>,
-        /// What happened, for events.
+        /// Names of the nodes that get a grant, for events.
         granted: Vec<String>,
     },
     /// Replace the finalizers, with the `resourceVersion` that was read.
     SetFinalizers(Vec<String>),
     /// Create a node's Deployment.
     CreateDeployment {
-        /// The node.
+        /// Name of the node.
         node: String,
         /// The id in its token, used up whatever comes of the call.
         id: u64,
-        /// Object name.
+        /// Name of the Deployment.
         name: String,
-        /// The object.
+        /// Manifest of the Deployment.
         body: Box<Value>,
     },
     /// JSON Patch of a node's Deployment.
     PatchDeployment {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the Deployment.
         name: String,
-        /// The operations.
+        /// JSON Patch, as an array of operations.
         patch: Value,
-        /// Which step it is.
+        /// Step of the protocol that the patch makes.
         write: Write,
     },
     /// Record a revision of the template.
     RecordRevision {
-        /// Object name.
+        /// Name of the `ControllerRevision`.
         name: String,
-        /// The object.
+        /// Manifest of the `ControllerRevision`.
         body: Box<Value>,
     },
     /// JSON Patch of a recorded revision: its number.
     RenumberRevision {
-        /// Object name.
+        /// Name of the `ControllerRevision`.
         name: String,
-        /// The operations.
+        /// JSON Patch, as an array of operations.
         patch: Value,
     },
     /// Delete a node's Deployment with these preconditions.
     DeleteDeployment {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the Deployment.
         name: String,
-        /// UID.
+        /// Precondition: UID of the Deployment.
         uid: String,
-        /// `resourceVersion`.
+        /// Precondition: `resourceVersion` of the Deployment.
         resource_version: String,
     },
     /// JSON Patch of a Node.
     PatchNode {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// The operations.
+        /// JSON Patch, as an array of operations.
         patch: Value,
-        /// Which step it is.
+        /// Step of the protocol that the patch makes.
         write: Write,
         /// A Deployment whose absence must be read live first.
         live_absent: Option<String>,
     },
     /// Put back the labels and the annotation by which a Deployment of ours is known, if it is there and ours.
     Reclaim {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the Deployment.
         name: String,
         /// The operations, to be made with the UID that is found.
         identity: Value,
     },
     /// Server-side apply of a supporting object (health checker and its rights).
     Apply {
-        /// Which.
+        /// Kind and name of the object.
         object: Supporting,
-        /// The object.
+        /// Manifest to apply.
         body: Box<Value>,
     },
-    /// Delete a supporting object.
+    /// Delete a supporting object (health checker and its rights).
     Delete {
-        /// Which.
+        /// Kind and name of the object.
         object: Supporting,
         /// UID, where it is known.
         uid: Option<String>,
     },
     /// Delete a pod that nothing else cleans up: one that the kubelet refused, or one of a former template.
     DeletePod {
-        /// Object name.
+        /// Name of the pod.
         name: String,
         /// UID, where it matters that it is no other.
         uid: Option<String>,
@@ -193,38 +193,38 @@ pub enum Action {
     },
     /// Create a pod that pulls images for a node.
     CreatePod {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the pod.
         name: String,
-        /// The object.
+        /// Manifest of the pod.
         body: Box<Value>,
     },
     /// JSON Patch of the `ReplicaSet` of a paused Deployment.
     PatchReplicaSet {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the `ReplicaSet`.
         name: String,
-        /// The operations.
+        /// JSON Patch, as an array of operations.
         patch: Value,
     },
     /// JSON Patch of a pod: its images, labels and annotations.
     PatchPod {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the pod.
         name: String,
-        /// The operations.
+        /// JSON Patch, as an array of operations.
         patch: Value,
     },
     /// Strategic merge patch of a pod's status: the condition of its gate.
     PatchPodStatus {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Object name.
+        /// Name of the pod.
         name: String,
-        /// The patch.
+        /// Strategic merge patch of the status.
         patch: Value,
     },
 }
@@ -232,11 +232,11 @@ pub enum Action {
 /// Which write of the protocol a patch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Write {
-    /// Deployment: `Claimed`.
+    /// Deployment: token `Claimed`, with which the health check answers 503.
     Claim,
-    /// Node: `Detached`.
+    /// Node: entry `Detached`, with the user's mark.
     Detach,
-    /// Deployment: `InPlace`, paused.
+    /// Deployment: token `InPlace`, and pauses it.
     Pause,
     /// Deployment: `Updating` or `Degrading`, after its pods have changed in place.
     Resume,
@@ -244,9 +244,9 @@ pub enum Write {
     Update,
     /// The same, where pods should have changed in place, and why they do not.
     Recreate(RecreateReason),
-    /// Node: `Attached`.
+    /// Node: entry `Attached`, without the user's mark.
     Unmark,
-    /// Deployment: `Closed`.
+    /// Deployment: token `Closed`; the node is back in rotation.
     Close,
     /// Deployment: the first `Closed` of a new one.
     FirstClose,
@@ -256,7 +256,7 @@ pub enum Write {
     Fence,
     /// Deployment: the admission-failure breaker opens or closes.
     Breaker,
-    /// Node: the member label.
+    /// Node: sets the member label.
     Member,
     /// Node: our entry or label goes away.
     Clean,
@@ -286,22 +286,22 @@ impl Write {
 /// A supporting object: kind and name, in the resource's namespace unless it is cluster-wide.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Supporting {
-    /// Health checker of one port.
+    /// `DaemonSet` of the health checkers of one port.
     DaemonSet(String),
-    /// Its account.
+    /// `ServiceAccount` of the health checkers.
     ServiceAccount(String),
     /// The key by which it knows others of its resource. It is made with a random value where there is none, and never read or changed.
     Secret(String),
-    /// Its rights in the namespace.
+    /// Rights of the health checkers in the namespace.
     RoleBinding(String),
-    /// Its rights on Nodes.
+    /// Rights of the health checkers on Nodes.
     ClusterRoleBinding(String),
     /// A recorded revision of the template.
     ControllerRevision(String),
 }
 
 impl Supporting {
-    /// Kind and name.
+    /// `Kind/name` of the object.
     pub fn key(&self) -> String {
         match self {
             Self::DaemonSet(name) => format!("DaemonSet/{name}"),

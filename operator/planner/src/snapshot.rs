@@ -18,13 +18,13 @@ use std::{
 pub struct Snapshot {
     /// The time of the decision, seconds since 1970.
     pub now: i64,
-    /// The resource itself.
+    /// Resource to decide about.
     pub resource: Resource,
     /// Image of this release's health checker.
     pub health_checker_image: String,
     /// What the resource may have written to Nodes.
     pub node_rights: Arc<NodeRights>,
-    /// Every Node, by name.
+    /// All Nodes of the cluster, by name.
     pub nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     /// The resource's Deployments, by the name of their node.
     pub deployments: BTreeMap<String, Arc<DeploymentFacts>>,
@@ -36,7 +36,7 @@ pub struct Snapshot {
     pub replica_sets: BTreeMap<String, Vec<ReplicaSetFacts>>,
     /// `ReplicaSets` of ours without a Deployment above them: the template and node of each, by node name.
     pub orphans: BTreeMap<String, Value>,
-    /// The resource's health-checker `DaemonSets`.
+    /// `DaemonSets` of the resource's health checkers.
     pub daemon_sets: Vec<DaemonSetFacts>,
     /// Health checkers whose port belongs to somebody else on their node: what they said, with the node.
     pub port_conflicts: BTreeSet<String>,
@@ -81,12 +81,12 @@ pub struct Snapshot {
 /// Stands for the template among the refusals, where no node's name can.
 pub const TEMPLATE: &str = "";
 
-/// What a health port said.
+/// Answer of a health port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAnswer {
-    /// The port.
+    /// Health port that answered.
     pub port: u16,
-    /// It answered 200.
+    /// The answer was 200.
     pub healthy: bool,
     /// The phase of the token that it has seen, where it is a health checker of the resource.
     pub phase: Option<crds::token::Phase>,

@@ -18,12 +18,12 @@ impl LabelMap {
         self.0.get(self.place(key).ok()?).map(|(_, value)| value)
     }
 
-    /// Whether there is this key.
+    /// The map has this key.
     pub fn contains_key(&self, key: &str) -> bool {
         self.place(key).is_ok()
     }
 
-    /// Whether there is none.
+    /// The map has no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -12,42 +12,42 @@ use std::{
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
 pub struct NodeFacts {
-    /// UID.
+    /// UID of the Node object: another one if the node is deleted and created again.
     pub uid: String,
-    /// `resourceVersion`.
+    /// `resourceVersion` at which the object was read.
     pub resource_version: String,
-    /// Labels.
+    /// Labels of the Node.
     pub labels: LabelMap,
-    /// Annotations.
+    /// Annotations of the Node.
     pub annotations: LabelMap,
     /// Has an annotation map at all: JSON Patch cannot add into a missing one.
     pub has_annotations: bool,
-    /// Taints.
+    /// Taints of the Node, in their order in the spec.
     pub taints: Vec<Taint>,
-    /// Cordoned.
+    /// The Node is cordoned (`spec.unschedulable`).
     pub unschedulable: bool,
-    /// Ready condition is True.
+    /// The condition Ready is True.
     pub ready: bool,
-    /// Is being deleted.
+    /// The Node has a deletion timestamp.
     pub deleting: bool,
     /// IP address at which the node is reached inside the cluster.
     pub address: Option<String>,
-    /// Conditions.
+    /// Conditions of the Node's status.
     pub conditions: Vec<NodeCondition>,
     /// Boot ID: another one after each start of the machine.
     pub boot_id: String,
-    /// ID of the machine.
+    /// Machine ID: another one if another machine takes the name.
     pub machine_id: String,
-    /// Seconds since 1970.
+    /// Creation of the Node, seconds since 1970.
     pub created: i64,
 }
 
 /// A condition of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCondition {
-    /// Its type.
+    /// Type of the condition, such as Ready.
     pub type_: Arc<str>,
-    /// What it says.
+    /// Status of the condition: True, False or Unknown.
     pub status: ConditionStatus,
     /// When it was last said, seconds since 1970.
     pub heartbeat: i64,

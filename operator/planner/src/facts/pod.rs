@@ -7,23 +7,23 @@ use crds::in_place::PodRecord;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
 pub struct PodFacts {
-    /// Name.
+    /// Name of the pod.
     pub name: String,
-    /// Revision label.
+    /// Hash of the template that the pod runs, from its revision label.
     pub revision: String,
-    /// Condition Ready.
+    /// The condition Ready is True.
     pub ready: bool,
-    /// Is being deleted.
+    /// The pod has a deletion timestamp.
     pub terminating: bool,
     /// Phase Failed or Succeeded: holds nothing any more.
     pub ended: bool,
-    /// Seconds since 1970.
+    /// Creation of the pod, seconds since 1970.
     pub created: i64,
     /// How often its containers were started again.
     pub restarts: i32,
     /// Stands for the runs of all its containers: another number once one of them was started again.
     pub runs: u64,
-    /// Its kubelet evicted it.
+    /// The kubelet evicted the pod.
     pub evicted: bool,
     /// Seconds since 1970 when the kubelet refused it at admission.
     pub rejected_at: Option<i64>,
@@ -31,7 +31,7 @@ pub struct PodFacts {
     pub gated: Option<Box<InPlacePod>>,
     /// Conditions that it lists as readiness gates and that are not True, where there are any.
     pub unmet: Option<Box<Unmet>>,
-    /// It is there to pull images.
+    /// Facts of a pod that only pulls images.
     pub pull: Option<Box<PullFacts>>,
     /// Why it does not run: reason and message of a waiting container, of scheduling, or of the refusal.
     pub trouble: Option<(String, String)>,
@@ -42,28 +42,28 @@ pub struct PodFacts {
 /// What is read of a pod that pulls images before a node's update.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PullFacts {
-    /// Name.
+    /// Name of the pod.
     pub name: String,
-    /// UID.
+    /// UID of the pod.
     pub uid: String,
-    /// Name of its node.
+    /// Name of the node to which the pod pulls images.
     pub node: String,
-    /// Whose images it pulls.
+    /// Revision whose images the pod pulls.
     pub revision: String,
-    /// All of them are there.
+    /// All images are on the node.
     pub pulled: bool,
-    /// Is being deleted.
+    /// The pod has a deletion timestamp.
     pub terminating: bool,
-    /// Why one is not: reason and message.
+    /// Why an image is not on the node: reason and message.
     pub trouble: Option<(String, String)>,
 }
 
 /// What is read of a pod that can be updated in place: one that has the gate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InPlacePod {
-    /// UID.
+    /// UID of the pod.
     pub uid: String,
-    /// `resourceVersion`.
+    /// `resourceVersion` at which the pod was read.
     pub resource_version: String,
     /// Generation; 0 where the API server counts none for pods.
     pub generation: i64,
@@ -75,11 +75,11 @@ pub struct InPlacePod {
     pub gate: Option<bool>,
     /// The containers, in the order of the spec.
     pub containers: Vec<ContainerFacts>,
-    /// Seconds that its containers have to end.
+    /// `terminationGracePeriodSeconds` of the pod.
     pub termination_grace: i64,
-    /// Labels.
+    /// Labels of the pod.
     pub labels: LabelMap,
-    /// Annotations.
+    /// Annotations of the pod.
     pub annotations: LabelMap,
     /// What the last update in place left on it.
     pub record: Option<PodRecord>,
@@ -90,32 +90,32 @@ pub struct InPlacePod {
 pub struct Unmet {
     /// UID of the pod.
     pub uid: String,
-    /// Its `resourceVersion`.
+    /// `resourceVersion` at which the pod was read.
     pub resource_version: String,
-    /// Their types.
+    /// Types of the conditions that are not True.
     pub conditions: Vec<String>,
 }
 
 /// What is read of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
-    /// Name.
+    /// Name of the container.
     pub name: String,
     /// Image in the pod's spec.
     pub image: String,
     /// Image that its status shows.
     pub shown: String,
-    /// ID of that.
+    /// Image ID in the pod's status.
     pub image_id: String,
-    /// ID of its run; empty when none has begun.
+    /// Container ID of the current run; empty before the first run.
     pub id: String,
     /// When its run began, seconds since 1970 by the node's clock; 0 when none does.
     pub started_at: i64,
     /// It runs, and its startup probe has succeeded.
     pub running: bool,
-    /// Ready.
+    /// The kubelet reports the container as ready.
     pub ready: bool,
-    /// How often it was started again.
+    /// Restart count.
     pub restarts: i32,
 }
 

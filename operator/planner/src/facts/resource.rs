@@ -3,28 +3,28 @@
 use crds::{IngressDaemonSet, ingress_daemon_set::IngressDaemonSetSpec, ledger::Ledger, status::IngressDaemonSetStatus};
 use std::sync::Arc;
 
-/// The resource.
+/// An `IngressDaemonSet`, as far as decisions read it.
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// Name.
+    /// Name of the `IngressDaemonSet`.
     pub name: String,
-    /// Namespace.
+    /// Namespace of the `IngressDaemonSet`.
     pub namespace: String,
-    /// UID.
+    /// UID of the `IngressDaemonSet`.
     pub uid: String,
     /// `resourceVersion` that the status is written with.
     pub resource_version: String,
-    /// Generation of the spec.
+    /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// Seconds since 1970.
+    /// Creation, seconds since 1970.
     pub created: i64,
-    /// Is being deleted.
+    /// The object has a deletion timestamp.
     pub deleting: bool,
     /// Carries our finalizer, or the original's.
     pub finalizers: Vec<String>,
     /// Its annotation `…/retry`; empty when there is none.
     pub retry: String,
-    /// The spec.
+    /// The spec; only a few fields if `withheld` is set.
     pub spec: IngressDaemonSetSpec,
     /// Why the spec is not there, but for a few fields.
     pub withheld: Option<Withheld>,
@@ -46,12 +46,12 @@ pub const SPEC_MAPPINGS: usize = 1000;
 pub enum Withheld {
     /// It is longer than [`SPEC_BYTES`], or its template has more than [`SPEC_MAPPINGS`] mappings.
     TooLarge {
-        /// Bytes as JSON.
+        /// Length of the spec as JSON, in bytes.
         bytes: usize,
-        /// Mappings of the template.
+        /// Number of mappings in the template.
         mappings: usize,
     },
-    /// Its namespace has [`RESOURCES_PER_NAMESPACE`] that come first.
+    /// The namespace already has [`RESOURCES_PER_NAMESPACE`] resources that come first.
     TooMany,
 }
 
@@ -74,7 +74,7 @@ impl Resource {
         }
     }
 
-    /// `namespace/name`.
+    /// Key of the resource: `namespace/name`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
@@ -104,13 +104,13 @@ impl Resource {
 /// What must be known of another resource.
 #[derive(Clone, Debug)]
 pub struct OtherResource {
-    /// `namespace/name`.
+    /// Key of the resource: `namespace/name`.
     pub key: String,
-    /// UID.
+    /// UID of the resource.
     pub uid: String,
-    /// Seconds since 1970.
+    /// Creation, seconds since 1970.
     pub created: i64,
-    /// Itself.
+    /// The resource as stored in the API.
     pub resource: Arc<IngressDaemonSet>,
     /// Its spec was found to be valid when the operator last looked. One that was edited since is that until it is looked at again: meanwhile
     /// nobody takes what it uses.

@@ -29,12 +29,12 @@ impl From<Value> for SharedSpec {
 }
 
 impl SharedSpec {
-    /// Whether it has this field.
+    /// The spec has this top-level field.
     pub fn has(&self, field: &str) -> bool {
         self.common.get(field).is_some()
     }
 
-    /// A field, copied.
+    /// A copy of a top-level field; `None` if the spec lacks the field.
     pub fn get(&self, field: &str) -> Option<Value> {
         let mut value = self.common.get(field)?.clone();
         each_text(&mut value, &mut |text| {
@@ -45,7 +45,7 @@ impl SharedSpec {
         Some(value)
     }
 
-    /// All of it, copied.
+    /// A copy of the whole spec.
     pub fn to_value(&self) -> Value {
         let mut value = (*self.common).clone();
         each_text(&mut value, &mut |text| {

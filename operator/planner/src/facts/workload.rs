@@ -8,40 +8,40 @@ use std::sync::Arc;
 /// What is read of a per-node Deployment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeploymentFacts {
-    /// Name.
+    /// Name of the Deployment.
     pub name: String,
-    /// UID.
+    /// UID of the Deployment.
     pub uid: String,
-    /// `resourceVersion`.
+    /// `resourceVersion` at which the Deployment was read.
     pub resource_version: String,
-    /// Generation.
+    /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// Labels.
+    /// Labels of the Deployment.
     pub labels: LabelMap,
-    /// Annotations.
+    /// Annotations of the Deployment.
     pub annotations: LabelMap,
     /// `spec` as stored, API defaults included.
     pub spec: SharedSpec,
-    /// `status`.
+    /// Counters of the status.
     pub status: DeploymentCounts,
     /// Message of the condition `ReplicaFailure` when it is True: the API refused pods.
     pub refusal: Option<String>,
-    /// Is being deleted.
+    /// The Deployment has a deletion timestamp.
     pub deleting: bool,
 }
 
 /// Counters of a Deployment's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeploymentCounts {
-    /// observedGeneration.
+    /// `observedGeneration`: the newest generation that the controller has processed.
     pub observed_generation: i64,
-    /// replicas.
+    /// `replicas`: pods that exist and are not terminating.
     pub replicas: i32,
-    /// updatedReplicas.
+    /// `updatedReplicas`: pods of the current template.
     pub updated: i32,
-    /// readyReplicas.
+    /// `readyReplicas`: pods that are ready.
     pub ready: i32,
-    /// availableReplicas.
+    /// `availableReplicas`: pods that have been ready for `minReadySeconds`.
     pub available: i32,
     /// terminatingReplicas; 0 where the API server does not report it, the pods tell then.
     pub terminating: i32,
@@ -77,13 +77,13 @@ impl DeploymentFacts {
 /// What is read of a `ReplicaSet` whose pods have the gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaSetFacts {
-    /// Name.
+    /// Name of the `ReplicaSet`.
     pub name: String,
-    /// UID.
+    /// UID of the `ReplicaSet`.
     pub uid: String,
-    /// UID of its Deployment.
+    /// UID of the Deployment that owns the `ReplicaSet`.
     pub owner: String,
-    /// The label `pod-template-hash`.
+    /// Value of the label `pod-template-hash`.
     pub hash: String,
     /// Label by which updates in place are fenced.
     pub token: Option<String>,
@@ -94,7 +94,7 @@ pub struct ReplicaSetFacts {
 }
 
 impl ReplicaSetFacts {
-    /// Its pod template, as its Deployment's is.
+    /// The pod template, in the form of the Deployment's.
     pub fn template(&self) -> Value {
         self.spec.get("template").unwrap_or_default()
     }
@@ -103,11 +103,11 @@ impl ReplicaSetFacts {
 /// What is read of a health-checker `DaemonSet`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DaemonSetFacts {
-    /// Name.
+    /// Name of the `DaemonSet`.
     pub name: String,
-    /// UID.
+    /// UID of the `DaemonSet`.
     pub uid: String,
-    /// Port that it serves.
+    /// Health port on which its pods answer.
     pub port: u16,
     /// `metadata.labels`, and `spec` as stored.
     pub spec: Arc<Value>,
@@ -124,11 +124,11 @@ pub struct DaemonSetFacts {
 /// A recorded revision of the template: a `ControllerRevision` of ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RevisionFacts {
-    /// Object name.
+    /// Name of the `ControllerRevision`.
     pub name: String,
-    /// UID.
+    /// UID of the `ControllerRevision`.
     pub uid: String,
-    /// Its number: the newest has the highest.
+    /// Number of the revision: the newest has the highest.
     pub number: i64,
     /// Hash of the template, see [`crds::hash::revision`].
     pub revision: String,

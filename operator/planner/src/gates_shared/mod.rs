@@ -14,7 +14,7 @@ pub type Key = (String, String);
 pub struct Source<T> {
     /// What was seen last; none before the first list.
     pub found: Option<T>,
-    /// Why it cannot be seen now.
+    /// Why the operator cannot see the source now; absent while it can.
     pub broken: Option<String>,
 }
 

@@ -12,11 +12,11 @@ pub const API: &str = "admissionregistration.k8s.io/v1";
 /// A policy with its binding, both of the same name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdmissionPolicy {
-    /// Their name.
+    /// Name of both objects.
     pub name: String,
-    /// The `MutatingAdmissionPolicy`.
+    /// Manifest of the `MutatingAdmissionPolicy`.
     pub policy: Value,
-    /// The `MutatingAdmissionPolicyBinding`.
+    /// Manifest of the `MutatingAdmissionPolicyBinding`.
     pub binding: Value,
 }
 

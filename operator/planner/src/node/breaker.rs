@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// Refusals within [`WINDOW`] seconds that open it.
 const REFUSALS: usize = 3;
-/// Seconds.
+/// Length of the window in which refusals are counted, in seconds.
 const WINDOW: i64 = 60;
 /// Longest time that it stays open, seconds.
 const LONGEST: i64 = 15 * 60;

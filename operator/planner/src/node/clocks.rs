@@ -24,7 +24,7 @@ const LOOK_EVERY: i64 = 10;
 const BEHIND: i64 = 60;
 /// The same for a process that may be one of many that live shortly: one that has not looked for [`YOUNG`] seconds.
 const BEHIND_YOUNG: i64 = 5;
-/// Seconds.
+/// Age up to which a process may be short-lived, in seconds.
 const YOUNG: i64 = 300;
 
 /// Longer than this nothing waits: what is counted beyond would be news for nobody.

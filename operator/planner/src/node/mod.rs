@@ -34,21 +34,21 @@ pub const ID_LIMIT: u64 = 1 << 53;
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct ManagedNode<'a> {
-    /// Node name.
+    /// Name of the node.
     pub name: &'a str,
-    /// The Node object.
+    /// Facts of the Node object; absent if there is none.
     pub node: Option<&'a NodeFacts>,
-    /// The Deployment.
+    /// The resource's Deployment for this node; absent if there is none.
     pub deployment: Option<&'a DeploymentFacts>,
-    /// The resource.
+    /// The resource that manages the node.
     pub resource: &'a Resource,
-    /// The pods.
+    /// The resource's pods on the node.
     pub pods: &'a [PodFacts],
     /// `ReplicaSets` whose pods have the gate for updates in place.
     pub replica_sets: &'a [ReplicaSetFacts],
     /// A `ReplicaSet` of ours without its Deployment is there.
     pub orphaned: bool,
-    /// The grant.
+    /// Grant for the node in the ledger; absent if it holds no slot.
     pub grant: Option<&'a Grant>,
     /// The node belongs to the resource.
     pub chosen: bool,
@@ -58,7 +58,7 @@ pub struct ManagedNode<'a> {
     pub token: Option<Token>,
     /// The Node's holders, or why they cannot be read.
     pub holders: Result<Holders, String>,
-    /// Our entry among them.
+    /// Entry of this resource among the holders.
     pub entry: Option<Entry>,
     /// Pods are exactly as the Deployment says.
     pub settled: bool,
@@ -79,7 +79,7 @@ pub struct ManagedNode<'a> {
 /// Whether the rollout may come to a node, by its steps and its partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutTurn {
-    /// It may.
+    /// The rollout may come to the node now.
     Now,
     /// The steps up to the present one ask for it, and the partition keeps it at what it runs.
     HeldByPartition,
@@ -87,7 +87,7 @@ pub enum RolloutTurn {
     Later,
 }
 
-/// Milliseconds of a day.
+/// Length of a day, in milliseconds.
 const DAY: u64 = 24 * 3600 * 1000;
 
 /// Ids are given out one by one, from the time in milliseconds on or from what the ledger says. What is a day ahead of both was written by

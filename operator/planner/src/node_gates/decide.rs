@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is counted by itself")]
 pub struct GateView {
-    /// Selected by the gate.
+    /// The gate selects the node.
     pub matched: bool,
     /// The taint is kept on it, as the Node says.
     pub held: bool,
-    /// It has passed, as the Node says.
+    /// The gate has released the node, as its record says.
     pub released: bool,
     /// The Node is to be written to for this gate.
     pub due: bool,
@@ -32,7 +32,7 @@ pub struct GateView {
     pub stuck: bool,
     /// In a dry run: would get the taint.
     pub would_taint: bool,
-    /// In a dry run: would lose it.
+    /// In a dry run: would lose the taint.
     pub would_release: bool,
     /// Held for having ceased to be ready, or about to be: it counts against the budget.
     pub regressed: bool,
@@ -49,13 +49,13 @@ pub struct GateView {
 pub struct NodePlan {
     /// The patch, where something changes.
     pub patch: Option<Value>,
-    /// What comes about with it.
+    /// Changes of taints that the patch brings about.
     pub transitions: Vec<Transition>,
     /// How each gate sees the node, by UID; only those that select it.
     pub views: BTreeMap<String, GateView>,
     /// Gates that must know whether the node is idle.
     pub asks_whether_idle: BTreeSet<String>,
-    /// What to remember.
+    /// Clocks of the gates, to be kept for the next decision.
     pub clocks: GateClocks,
     /// When to look again although nothing changes, unix seconds.
     pub recheck_at: Option<i64>,

@@ -31,7 +31,7 @@ pub struct Judgement {
     pub claims: bool,
     /// The taint may go, if no other gate claims it.
     pub lets_go: bool,
-    /// What came about.
+    /// Change of the taint that the decision brings about.
     pub happened: Option<Happened>,
     /// Held for longer than `release.timeout`.
     pub stuck: bool,
@@ -51,17 +51,17 @@ pub struct Judgement {
     pub recheck_at: Option<i64>,
 }
 
-/// What a judgement rests on.
+/// Everything that a gate's decision about one node depends on.
 pub struct Case<'a> {
-    /// The gate.
+    /// Gate that decides.
     pub gate: &'a Gate,
-    /// It can open.
+    /// The gate's requirements can be met, so that the gate may taint nodes.
     pub enforced: bool,
-    /// The node.
+    /// Node to decide about.
     pub node: Subject<'a>,
-    /// What is found there.
+    /// State of the gate's requirements on the node.
     pub finding: &'a Finding,
-    /// What was remembered.
+    /// Clock of the gate for the node, from the decision before.
     pub clock: GateClock,
     /// Another node may lose its release.
     pub has_room: bool,
@@ -102,7 +102,7 @@ impl Case<'_> {
         }
     }
 
-    /// Decides.
+    /// Decides whether the gate holds or releases the node.
     pub fn judge(&self) -> Judgement {
         let mut judgement = self.decide();
         judgement.clock.passing_since = self.finding.verdict.passes().then(|| self.clock.passing_since.unwrap_or(self.node.now));
@@ -196,7 +196,7 @@ impl Case<'_> {
         }
     }
 
-    /// The taint comes.
+    /// Holds the node: puts the taint on it, unless the taint would evict pods that the gate waits for.
     fn hold(&self, cause: Cause) -> Judgement {
         if self.finding.evicts.is_some() && !self.has_taint() {
             return Judgement { record: self.node.record.cloned(), spares: true, ..Judgement::default() };

@@ -35,7 +35,7 @@ impl GatesAndResources {
     }
 }
 
-/// What goes from a Node.
+/// What uninstalling removes from a Node, and what it leaves there.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leftovers {
     /// Taints that a record says the operator put there, as `key:effect`.

@@ -159,7 +159,7 @@ fn is_label_key(text: &str) -> bool {
     text.split_once('/').map_or_else(|| is_name(text), |(prefix, name)| is_domain(prefix) && is_name(name))
 }
 
-/// Its taint.
+/// Taint that the original puts on nodes.
 pub fn taint() -> GateTaint {
     GateTaint { key: TAINT.to_owned(), value: None, effect: Effect::NoSchedule }
 }

@@ -14,20 +14,20 @@ use std::collections::BTreeMap;
 /// A taint to add.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Addition {
-    /// Key.
+    /// Key of the taint.
     pub key: String,
-    /// Effect.
+    /// Effect of the taint.
     pub effect: String,
-    /// Value, where it has one.
+    /// Value of the taint, if any.
     pub value: Option<String>,
 }
 
-/// Changes of one Node.
+/// Changes that one patch makes to a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeChanges {
     /// Places of taints that go.
     pub removals: Vec<usize>,
-    /// Taints that come.
+    /// Taints to add.
     pub additions: Vec<Addition>,
     /// Annotations with their new value; none: it goes.
     pub annotations: BTreeMap<String, Option<String>>,

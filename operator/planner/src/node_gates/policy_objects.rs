@@ -36,7 +36,7 @@ pub struct Offers {
 pub enum Means {
     /// By a policy inside the API server.
     Policy,
-    /// By the operator's webhook.
+    /// The operator's webhook taints the node at its creation.
     Webhook,
     /// When the operator sees the node, and why.
     Reactive(&'static str),

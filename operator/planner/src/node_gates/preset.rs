@@ -7,14 +7,14 @@ use crds::{
 };
 use std::collections::BTreeMap;
 
-/// Its name on the command line.
+/// Name of the preset on the command line.
 pub const STARTUP: &str = "startup.k8s.io";
-/// What names its records on Nodes.
+/// UID by which Nodes name the preset's records.
 pub const UID: &str = "preset-startup";
 /// Annotation that a released node has, with the unix time.
 pub const COMPLETED: &str = "startup.k8s.io/completedAt";
 
-/// Its taint.
+/// Taint of the preset.
 pub fn taint() -> GateTaint {
     GateTaint { key: "startup.k8s.io/initializing".into(), value: Some("wait".into()), effect: Effect::NoSchedule }
 }

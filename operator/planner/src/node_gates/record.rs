@@ -11,10 +11,10 @@ pub struct Record {
     /// Name of the gate.
     #[serde(rename = "g")]
     pub gate: String,
-    /// Key of its taint.
+    /// Key of the gate's taint.
     #[serde(rename = "k")]
     pub key: String,
-    /// Effect of its taint.
+    /// Effect of the gate's taint.
     #[serde(rename = "e")]
     pub effect: String,
     /// Whether the node is held.
@@ -49,7 +49,7 @@ pub struct Record {
 pub enum RecordState {
     /// The gate keeps its taint on the node.
     Held,
-    /// The node has passed.
+    /// The gate has released the node.
     Released,
 }
 
@@ -57,9 +57,9 @@ pub enum RecordState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecordOrigin {
-    /// The operator.
+    /// The operator put the taint on the node.
     Applied,
-    /// It was there before.
+    /// The taint was on the node before the gate held it.
     Adopted,
 }
 
@@ -67,15 +67,15 @@ pub enum RecordOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// It had never passed.
+    /// The gate had not released the node before.
     Fresh,
     /// It had passed, and then its requirements were not met any more.
     Regression,
     /// The operator itself updates it.
     Planned,
-    /// It was started again.
+    /// The machine was restarted.
     Reboot,
-    /// It is another machine.
+    /// Another machine took the node's name.
     Replaced,
     /// The gate's spec has changed.
     Generation,
@@ -89,7 +89,7 @@ impl Record {
         self.state == RecordState::Held
     }
 
-    /// As it is written.
+    /// The record as the value of its annotation.
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // a plain struct: always serialisable
     }

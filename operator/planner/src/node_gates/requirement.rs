@@ -23,9 +23,9 @@ const SKEW: i64 = 5;
 /// Whether a node has what is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequirementVerdict {
-    /// It has.
+    /// The node meets the requirement.
     Met,
-    /// It has not, and why.
+    /// The node does not meet the requirement, and why.
     Unmet(String),
     /// The question does not apply to the node.
     NotApplicable,
@@ -34,7 +34,7 @@ pub enum RequirementVerdict {
 }
 
 impl RequirementVerdict {
-    /// Nothing more is to be waited for.
+    /// The requirement no longer holds the node.
     pub fn passes(&self) -> bool {
         matches!(self, Self::Met | Self::NotApplicable)
     }
@@ -43,7 +43,7 @@ impl RequirementVerdict {
 /// What is found for one gate on one node.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// All requirements together.
+    /// Verdict over all requirements of the gate.
     pub verdict: RequirementVerdict,
     /// Requirements that are not met, by name, with the reason.
     pub blocked: Vec<(String, String)>,
@@ -112,17 +112,17 @@ fn together(policy: Policy, verdicts: &[(&str, RequirementVerdict)]) -> Requirem
 /// A node, as requirements see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Its name.
+    /// Name of the node.
     pub name: &'a str,
-    /// What is known of it.
+    /// Facts of the Node object.
     pub facts: &'a NodeFacts,
-    /// What the gate recorded of it.
+    /// Record of the gate on the node.
     pub record: Option<&'a Record>,
     /// What other gates recorded of it, by their UID.
     pub records: &'a std::collections::BTreeMap<String, Record>,
     /// It came while the gate was in force, see [`force::is_new`].
     pub is_new: bool,
-    /// Unix seconds.
+    /// Time of the decision, seconds since 1970.
     pub now: i64,
 }
 

@@ -4,9 +4,9 @@ use super::world::Gate;
 use crds::node_readiness_gate::Effect;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// Share of a gate's nodes that may be held for having ceased to be ready, by default.
+/// Default share of a gate's nodes that may be held because they are no longer ready, in percent.
 const SHARE: usize = 20;
-/// The same where the taint evicts pods.
+/// Default of that share if the taint evicts pods, in percent.
 const SHARE_EVICTING: usize = 5;
 /// Nodes that may lose their release in a minute, by default.
 const PER_MINUTE: u32 = 30;

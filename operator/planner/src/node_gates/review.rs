@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 /// What an answer says; all of them allow the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answered {
-    /// The Node gets taints.
+    /// The answer adds taints to the Node.
     Tainted,
-    /// Nothing is to be done.
+    /// The answer adds no taint.
     Unchanged,
     /// The Node cannot be decoded: it is tainted when it is seen, a moment later.
     Undecodable,

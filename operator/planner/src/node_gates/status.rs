@@ -15,9 +15,9 @@ const SAMPLE: usize = 10;
 /// What is reported of a gate besides how it sees nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Circumstances {
-    /// Why it could never open.
+    /// Why the gate could never open: reason and message.
     pub unsatisfiable: Option<(&'static str, String)>,
-    /// What it cannot see.
+    /// Sources of its requirements that the operator cannot see, in sentences.
     pub unseen: Vec<String>,
     /// Names of other gates with its taint on nodes that it selects.
     pub overlaps: BTreeSet<String>,
@@ -45,9 +45,9 @@ pub struct Deletion {
 /// What taints new nodes and is to be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lingering {
-    /// It was not tried yet, or is on its way.
+    /// The operator has not sent the deletion yet, or waits for its result.
     Waits,
-    /// It was refused: the answer.
+    /// The API server refused the deletion, with this message.
     Refused(String),
 }
 
@@ -71,13 +71,13 @@ impl Deletion {
 /// Writes to nodes that were refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedWrites {
-    /// How many nodes.
+    /// Number of nodes whose patch was refused.
     pub nodes: u32,
-    /// One of them.
+    /// Name of one of these nodes.
     pub node: String,
     /// The answer was that somebody does not allow it.
     pub forbidden: bool,
-    /// What was answered.
+    /// Message of the API server.
     pub message: String,
 }
 
@@ -256,7 +256,7 @@ fn conditions(
     conditions
 }
 
-/// What a gate cannot see.
+/// Sources of a gate that the operator cannot see, in sentences.
 pub fn unseen(world: &World, gate: &Gate) -> Vec<String> {
     let mut unseen = Vec::new();
     for source in gate.pod_sources() {

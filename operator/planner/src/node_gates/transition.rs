@@ -21,7 +21,7 @@ pub struct GateClock {
 /// By the UID of the gate.
 pub type GateClocks = BTreeMap<String, GateClock>;
 
-/// What came about on a node.
+/// Change of a gate's taint on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// The taint came; `late` when the node had been there without it.
@@ -29,11 +29,11 @@ pub enum Happened {
         /// Pods may have come meanwhile.
         late: bool,
     },
-    /// The taint was there before.
+    /// The gate took over a taint that was on the node before.
     Adopted,
     /// The taint came back that somebody else had taken away.
     PutBack,
-    /// The taint went.
+    /// The gate released the node and removed the taint.
     Removed,
     /// The gate has no more need of the taint, which stays for other gates.
     Yielded,
@@ -41,12 +41,12 @@ pub enum Happened {
     TimedOut,
 }
 
-/// What came about for one gate.
+/// Change that a gate brought about on a node, for events and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// UID of the gate.
     pub gate: String,
-    /// What.
+    /// Change of the taint or of the record.
     pub happened: Happened,
     /// Seconds for which the node was held, where it was released now.
     pub held_for: Option<i64>,

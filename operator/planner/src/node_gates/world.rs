@@ -23,7 +23,7 @@ pub const IMPLIED: &str = "ids-";
 pub struct World {
     /// Some objects that gates may come from cannot be read: a record whose gate is not there may still have one.
     pub incomplete: bool,
-    /// The gates, by UID.
+    /// All gates, by UID.
     pub gates: BTreeMap<String, Arc<Gate>>,
     /// Taints that each gate has or had, by its UID, the newest last. Of gates that are gone, too, as long as a Node has a record of them.
     pub taints: BTreeMap<String, Vec<GateTaint>>,
@@ -46,19 +46,19 @@ pub struct World {
 /// A gate, from whatever it was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
-    /// Name, for people.
+    /// Name of the gate in messages.
     pub name: String,
     /// What names its records: the UID of the object that it is from, with a prefix where that is no `NodeReadinessGate`.
     pub uid: String,
-    /// Generation of the spec.
+    /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
     /// When the object was made, seconds since 1970; since when it is in force, see [`super::force`].
     pub created: i64,
     /// When somebody last wrote more than its status, seconds since 1970; none where this is not told.
     pub edited: Option<i64>,
-    /// It is being deleted.
+    /// The object has a deletion timestamp.
     pub deleting: bool,
-    /// What it says.
+    /// Spec of the gate.
     pub spec: NodeReadinessGateSpec,
     /// Annotation that a node gets, with the unix time, when it is released: nodes that have it count as released.
     pub completion_annotation: Option<String>,
@@ -67,9 +67,9 @@ pub struct Gate {
 /// Where pods are looked for. No namespace: everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodSource {
-    /// Their namespace; empty for all.
+    /// Namespace of the pods; empty for all.
     pub namespace: String,
-    /// Their labels.
+    /// Label selector of the pods.
     pub selector: LabelSelector,
 }
 
@@ -104,32 +104,32 @@ impl Pods {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field or condition of the object")]
 pub struct Pod {
-    /// Condition Ready.
+    /// The condition Ready is True.
     pub ready: bool,
     /// No container that has a status is unready.
     pub containers_ready: bool,
-    /// Is being deleted.
+    /// The pod has a deletion timestamp.
     pub terminating: bool,
-    /// Phase Failed or Succeeded.
+    /// The phase is Failed or Succeeded.
     pub ended: bool,
     /// When it last became ready, or a container of it last started, unix seconds, whichever is later.
     pub fresh_since: i64,
-    /// Label `controller-revision-hash`.
+    /// Value of the label `controller-revision-hash`.
     pub revision: String,
-    /// UID of its controller.
+    /// UID of the controller that owns the pod.
     pub controller: String,
     /// Annotations that requirements name.
     pub annotations: LabelMap,
-    /// What taints it bears.
+    /// Tolerations of the pod.
     pub tolerations: Arc<Vec<Toleration>>,
 }
 
 /// What is read of a `DaemonSet`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DaemonSet {
-    /// UID.
+    /// UID of the `DaemonSet`.
     pub uid: String,
-    /// Labels of its pods.
+    /// Label selector of its pods.
     pub selector: LabelSelector,
     /// Where its pods are to run, and what taints they bear.
     pub pod: PodSpec,
@@ -143,12 +143,12 @@ pub fn short(id: &str) -> String {
 }
 
 impl Gate {
-    /// Whether the node is meant.
+    /// The gate selects the node.
     pub fn selects(&self, node: &NodeFacts) -> bool {
         self.spec.selects(|key| node.labels.get(key).map(String::as_str))
     }
 
-    /// Its taint is this one.
+    /// The gate's taint has this key and effect.
     pub fn has_taint(&self, key: &str, effect: &str) -> bool {
         self.spec.taint.key == key && self.spec.taint.effect.as_str() == effect
     }
@@ -158,7 +158,7 @@ impl Gate {
         self.spec.requirements.iter().filter_map(pod_source)
     }
 
-    /// `DaemonSets` that it names.
+    /// `DaemonSets` that the gate's requirements name.
     pub fn daemon_sets(&self) -> impl Iterator<Item = Key> {
         self.spec.requirements.iter().filter_map(|requirement| {
             requirement.daemon_set.as_ref().map(|daemon_set| (daemon_set.namespace.clone(), daemon_set.name.clone()))
@@ -171,7 +171,7 @@ impl Gate {
         Some((namespace.to_owned(), name.to_owned()))
     }
 
-    /// `IngressDaemonSets` that it names.
+    /// `IngressDaemonSets` that the gate's requirements name.
     pub fn ingress_daemon_sets(&self) -> impl Iterator<Item = Key> {
         self.spec.requirements.iter().filter_map(|requirement| {
             requirement.ingress_daemon_set.as_ref().map(|resource| (resource.namespace.clone(), resource.name.clone()))
@@ -213,7 +213,7 @@ impl World {
     }
 }
 
-/// Where a `DaemonSet`'s pods are.
+/// Namespace and labels by which to find a `DaemonSet`'s pods.
 pub fn daemon_set_pods(key: &Key, daemon_set: &DaemonSet) -> PodSource {
     PodSource { namespace: key.0.clone(), selector: daemon_set.selector.clone() }
 }

@@ -24,15 +24,15 @@ const NO_PROGRAM: &str = "/ingress-daemonset-pre-pull-starts-nothing";
 /// Whether the images of the wanted revision are on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pull {
-    /// They are, or nobody asks.
+    /// The images are on the node, or the spec does not ask to pull them first.
     Done,
-    /// A pod has to be made for that.
+    /// A pod has to be created that pulls them.
     ToBegin,
-    /// It is under way; with what is in its way.
+    /// A pod is pulling them; with its trouble, if any.
     UnderWay(Option<(String, String)>),
 }
 
-/// How far a node is.
+/// How far the pull of a node's next images is.
 pub fn pull(snapshot: &Snapshot, managed: &ManagedNode<'_>, kind: GrantReason) -> Pull {
     let Some((settings, deployment)) = managed.settings.zip(managed.deployment).filter(|(settings, _)| settings.pre_pull) else {
         return Pull::Done;
@@ -60,7 +60,7 @@ fn images(template: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// Makes the pod.
+/// Creates the pod that pulls the images of a node's next revision.
 pub fn begin(snapshot: &Snapshot, managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> Action {
     let resource = &snapshot.resource;
     let part = hash::hex(format!("{}/{}", managed.name, settings.revision).as_bytes(), 10);

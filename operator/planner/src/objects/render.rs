@@ -129,7 +129,7 @@ pub fn progress_deadline(min_ready_seconds: i32) -> Option<i32> {
     (min_ready_seconds >= 600).then(|| min_ready_seconds.saturating_add(600))
 }
 
-/// The Deployment's strategy.
+/// `spec.strategy` of a node's Deployment.
 pub fn strategy(settings: &ResolvedSpec) -> Value {
     json!({
         "type": "RollingUpdate",

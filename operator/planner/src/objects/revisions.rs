@@ -26,20 +26,20 @@ use std::{
 /// Why nodes are to run the effective revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevisionOrigin {
-    /// It is the one of the spec.
+    /// Nodes run the template of the spec.
     Spec,
-    /// `spec.rollbackTo` says so.
+    /// `spec.rollbackTo` pins the template.
     Pinned,
-    /// The one of the spec failed.
+    /// The template of the spec failed and was rolled back.
     RolledBack,
 }
 
-/// What nodes are to run.
+/// Template that nodes should run, and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Targets {
     /// The spec with the template that nodes are to run.
     pub effective: ResolvedSpec,
-    /// Why this one.
+    /// Where the template of `effective` comes from.
     pub origin: RevisionOrigin,
     /// The revision of the template in the spec.
     pub newest: String,

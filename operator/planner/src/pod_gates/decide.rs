@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 
 /// Reasons of conditions. One with another reason was written by somebody else.
 pub mod reasons {
-    /// The source says so.
+    /// The source says that the condition is True.
     pub const TRUE: &str = "SourceTrue";
-    /// The source says so.
+    /// The source says that the condition is False.
     pub const FALSE: &str = "SourceFalse";
-    /// The source says nothing.
+    /// The source says nothing, so the gate's default applies.
     pub const DEFAULT: &str = "Default";
     /// The source cannot be read.
     pub const UNREADABLE: &str = "SourceUnreadable";
@@ -26,7 +26,7 @@ pub mod reasons {
     pub const RESTARTED: &str = "ContainerRestarted";
     /// The gate that had the condition listed is gone.
     pub const GATE_GONE: &str = "GateGone";
-    /// All of them.
+    /// All reasons that the operator writes.
     pub const ALL: [&str; 7] = [TRUE, FALSE, DEFAULT, UNREADABLE, HOLDS, RESTARTED, GATE_GONE];
 }
 
@@ -37,9 +37,9 @@ pub struct GateView {
     pub gated: bool,
     /// What the condition is; none where there is none.
     pub status: Option<bool>,
-    /// Why, in a word.
+    /// Machine-readable reason of the condition.
     pub reason: String,
-    /// Why, in a sentence.
+    /// Human-readable message of the condition.
     pub message: String,
     /// Why the source cannot be read.
     pub unreadable: Option<String>,
@@ -47,12 +47,12 @@ pub struct GateView {
     pub beaten_by: Option<String>,
 }
 
-/// What comes about with a patch.
+/// Change of a condition that a patch brings about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Name of the gate.
     pub gate: String,
-    /// What the condition becomes; none: it goes.
+    /// New status of the condition; none if the condition is removed.
     pub to: Option<bool>,
 }
 
@@ -61,7 +61,7 @@ pub struct Transition {
 pub struct PodPlan {
     /// The patch of its status, where something changes.
     pub patch: Option<Value>,
-    /// What comes about with it.
+    /// Changes of conditions that the patch brings about.
     pub transitions: Vec<Transition>,
     /// How each gate that selects it sees it, by name.
     pub views: BTreeMap<String, GateView>,
@@ -70,11 +70,11 @@ pub struct PodPlan {
 /// What a condition is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DesiredCondition {
-    /// What it is.
+    /// The condition stays unchanged.
     Same,
-    /// Not there, if it is ours.
+    /// The condition is removed, if the operator wrote it.
     Gone,
-    /// This.
+    /// The condition gets this status, reason and message.
     Is(bool, &'static str, String),
 }
 

@@ -7,7 +7,7 @@ use crate::patch::{JsonPatch, annotation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// One hold.
+/// An owner's hold: it keeps the pod from being ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hold {
     /// Who holds the pod.

@@ -7,7 +7,7 @@ use super::world::{Pod, PodCondition};
 use crds::pod_readiness_gate::RESERVED_CONDITIONS;
 use serde_json::{Value, json};
 
-/// Change of one condition.
+/// Change of one condition in a pod's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionChange {
     type_: String,
@@ -18,7 +18,7 @@ pub struct ConditionChange {
 }
 
 impl ConditionChange {
-    /// The condition goes.
+    /// Removes the condition of this type.
     pub fn gone(type_: &str) -> Self {
         Self { type_: type_.to_owned(), condition: None, replaces: true }
     }

@@ -14,18 +14,18 @@ use crds::{
 };
 use std::collections::BTreeMap;
 
-/// What a source says.
+/// What the source of a gate says about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceVerdict {
     /// The condition is to be this, and why.
     Says(bool, String),
     /// Somebody wrote what cannot be understood, and meant to hold the pod.
     Garbled(String),
-    /// Nothing, and why.
+    /// The source says nothing about the pod, and why.
     Silent(String),
-    /// It cannot be read, and why.
+    /// The operator cannot read the source, and why.
     Unreadable(String),
-    /// It was not looked at yet.
+    /// The operator has not read the source yet.
     Pending,
 }
 

@@ -33,7 +33,7 @@ pub struct World {
     pub pods: BTreeMap<Key, Pod>,
     /// Whether pods can be seen, by namespace.
     pub pod_sources: BTreeMap<String, Source<()>>,
-    /// Ready endpoints of Services.
+    /// Number of ready endpoints of each Service.
     pub services: BTreeMap<Key, Source<usize>>,
     /// Conditions of objects; `None` where there is no such object.
     pub objects: BTreeMap<ObjectKey, Source<Option<Conditions>>>,
@@ -46,40 +46,40 @@ pub struct World {
 /// A gate, as decisions see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
-    /// Its namespace.
+    /// Namespace of the gate.
     pub namespace: String,
-    /// Its name.
+    /// Name of the gate.
     pub name: String,
-    /// UID.
+    /// UID of the gate.
     pub uid: String,
-    /// Generation of the spec.
+    /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// Seconds since 1970.
+    /// Creation, seconds since 1970.
     pub created: i64,
     /// It is being deleted: it decides nothing any more.
     pub deleting: bool,
-    /// What it says.
+    /// Spec of the gate.
     pub spec: PodReadinessGateSpec,
 }
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
-    /// UID.
+    /// UID of the pod.
     pub uid: String,
     /// `resourceVersion`, as a number.
     pub version: u64,
     /// `metadata.generation`; none where the API server does not count.
     pub generation: Option<i64>,
-    /// Labels.
+    /// Labels of the pod.
     pub labels: LabelMap,
-    /// Annotations.
+    /// Annotations of the pod.
     pub annotations: LabelMap,
-    /// Its node; empty for none yet.
+    /// Name of its node; empty while the pod is not scheduled.
     pub node: String,
-    /// Its address; empty for none yet.
+    /// IP address of the pod; empty while it has none.
     pub address: String,
-    /// Phase Failed or Succeeded.
+    /// The phase is Failed or Succeeded.
     pub ended: bool,
     /// How often its containers were started anew, all together.
     pub restarts: u32,
@@ -94,13 +94,13 @@ pub struct Pod {
 /// A condition of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodCondition {
-    /// Its type.
+    /// Type of the condition.
     pub type_: String,
-    /// True, False or Unknown.
+    /// Status: True, False or Unknown.
     pub status: String,
-    /// Why, in a word.
+    /// Machine-readable reason.
     pub reason: String,
-    /// Why, in a sentence.
+    /// Human-readable message.
     pub message: String,
     /// When it last changed, as the API has it.
     pub transition: Option<String>,
@@ -111,18 +111,18 @@ pub struct PodCondition {
 /// Conditions of an object, by type.
 pub type Conditions = BTreeMap<String, String>;
 
-/// Where an object is looked for.
+/// Key of an object whose condition a gate reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The namespace of the gate that follows it.
     pub asked_by: String,
-    /// Its apiVersion.
+    /// `apiVersion` of the object.
     pub api_version: String,
-    /// Its kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Its namespace, if its kind has namespaces.
+    /// Namespace of the object; empty if its kind has none.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 
@@ -131,7 +131,7 @@ pub struct ObjectKey {
 pub struct Attachment {
     /// First 8 characters of its UID, which its pods have as a label.
     pub uid8: String,
-    /// Its nodes.
+    /// Health of its replicas, by node.
     pub nodes: Arc<BTreeMap<String, ReplicaHealth>>,
 }
 
@@ -140,9 +140,9 @@ pub struct Attachment {
 pub struct Target {
     /// The namespace of the gate that asks.
     pub namespace: String,
-    /// The whole URL.
+    /// Complete URL to ask.
     pub url: String,
-    /// How often, in milliseconds.
+    /// Time between two requests, in milliseconds.
     pub period: u64,
     /// How long an answer may take, in milliseconds.
     pub timeout: u64,
@@ -173,7 +173,7 @@ impl Target {
 }
 
 impl Gate {
-    /// Namespace and name.
+    /// Key of the gate: namespace and name.
     pub fn key(&self) -> Key {
         (self.namespace.clone(), self.name.clone())
     }
@@ -216,7 +216,7 @@ impl Gate {
         })
     }
 
-    /// It follows the pod's node.
+    /// The gate's source is about the pod's node.
     pub fn follows_nodes(&self) -> bool {
         let source = &self.spec.source;
         source.node_condition.is_some() || source.node_taint.is_some() || source.ingress_daemon_set.is_some()

@@ -8,31 +8,31 @@ use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};
 /// A grant, as far as the protocol needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GrantView {
-    /// Fencing id.
+    /// Id of the grant, by which objects refuse late writes of earlier grants.
     pub id: u64,
-    /// Why.
+    /// Reason of the grant.
     pub kind: GrantReason,
-    /// The Deployment is marked.
+    /// The grant marks the Deployment.
     pub deployment_mark: bool,
-    /// The Node is marked.
+    /// The grant marks the Node.
     pub node_mark: bool,
 }
 
-/// A Deployment's token.
+/// Token of a node's Deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenView {
-    /// Id.
+    /// Id that the token carries.
     pub id: u64,
-    /// Phase.
+    /// Phase that the token carries.
     pub phase: Phase,
 }
 
 /// Our entry on the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EntryView {
-    /// Id.
+    /// Id that the entry carries.
     pub id: u64,
-    /// Phase.
+    /// Whether the entry detaches the node.
     pub phase: EntryPhase,
     /// It holds the node by another key than the grant's, which a detachment takes off.
     pub other_key: bool,
@@ -45,7 +45,7 @@ pub enum NodeView {
     Same,
     /// Another Node of that name.
     Replaced,
-    /// No Node object.
+    /// There is no Node of that name.
     Absent,
 }
 
@@ -53,13 +53,13 @@ pub enum NodeView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own, and the model enumerates them")]
 pub struct StepView {
-    /// The grant.
+    /// Grant whose next step is asked for.
     pub grant: GrantView,
     /// The token of the node's Deployment; `None` when there is no Deployment. An unreadable token reads as id 0, Closed.
     pub token: Option<TokenView>,
-    /// Our entry on the Node.
+    /// Entry of this resource on the Node.
     pub entry: Option<EntryView>,
-    /// The Node.
+    /// The Node object, compared with the grant.
     pub node: NodeView,
     /// Reason, revision and marks of the grant are what is wanted now.
     pub wanted: bool,
@@ -79,22 +79,22 @@ pub struct StepView {
     pub member: bool,
 }
 
-/// One write, or none.
+/// The next step: one write, or what to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Deployment: `id.Claimed`.
+    /// Deployment: token `id.Claimed`, with which the health check answers 503.
     Claim,
     /// Node: entry `id Detached`, the user's key.
     Detach,
-    /// Deployment: `id.InPlace`, paused.
+    /// Deployment: token `id.InPlace`, and pauses it.
     Pause,
     /// `ReplicaSet` and pods: what [`moves`](crate::objects::in_place::protocol::moves) says.
     Replace,
     /// Deployment: what the kind changes, and `id.Updating` or `id.Degrading`.
     Update,
-    /// Node: entry `id Attached`.
+    /// Node: entry `id Attached`, without the user's key.
     Unmark,
-    /// Deployment: `id.Closed`.
+    /// Deployment: token `id.Closed`; the node is back in rotation.
     Close,
     /// Delete the Deployment (kind Remove).
     DeleteDeployment,
@@ -225,7 +225,7 @@ fn closed(view: &StepView) -> Step {
     }
 }
 
-/// The Deployment is missing.
+/// The next step while the node has no Deployment.
 fn without_deployment(view: &StepView) -> Step {
     if view.pods_left {
         return Step::AwaitDeployment;

@@ -61,18 +61,18 @@ pub fn need(view: &NeedView) -> Option<GrantReason> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a reason of its own, and the model enumerates them")]
 pub struct Stops {
-    /// `spec.paused`.
+    /// `spec.paused` is true.
     pub paused: bool,
     /// A detacher did not answer; policy Halt.
     pub halted: bool,
-    /// No window is open.
+    /// No update window is open.
     pub closed: bool,
     /// The revision failed on too many nodes.
     pub failed: bool,
 }
 
 impl Stops {
-    /// Nothing of this kind is begun.
+    /// No work of this kind may begin.
     pub fn stops(self, kind: GrantReason) -> bool {
         match kind {
             GrantReason::Remove | GrantReason::Drain => false,
@@ -90,7 +90,7 @@ pub struct FitView {
     pub chosen: bool,
     /// Why the grant was given.
     pub kind: GrantReason,
-    /// Its revision is the wanted one.
+    /// The grant's revision is the wanted one.
     pub current: bool,
     /// Its marks include all that an update needs.
     pub marked: bool,
@@ -106,22 +106,22 @@ pub struct FitView {
     pub empty: bool,
     /// The token carries this grant's id and says that pods change in place: the Deployment is paused, with its former template.
     pub in_place: bool,
-    /// What the node needs.
+    /// Work that the node needs; `None` if it needs none.
     pub need: Option<GrantReason>,
     /// It gave up the wanted revision after a detach timeout.
     pub given_up: bool,
-    /// What holds new work back.
+    /// Reasons for which new work may not begin.
     pub stops: Stops,
 }
 
-/// What becomes of a grant.
+/// Whether a grant still fits, or what replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fit {
-    /// It is what is wanted.
+    /// The grant still does what the node needs.
     Fits,
     /// A grant of this kind takes its slot.
     Take(GrantReason),
-    /// The way back takes its slot: the node keeps what it runs.
+    /// A grant of kind Abort takes its slot: the node keeps what it runs.
     TurnBack,
 }
 

@@ -27,13 +27,13 @@ fn began(stored: i64, now: i64, first_seen: i64) -> i64 {
 /// What the marks of a grant carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Marked<'a> {
-    /// Now, seconds since 1970.
+    /// Time of the decision, seconds since 1970.
     pub now: i64,
     /// For how many seconds the Deployment mark has been seen, when it is in use.
     pub token: Option<i64>,
     /// Our entry on the Node, when the Node mark is in use, and for how many seconds it has been seen.
     pub entry: Option<(&'a Entry, i64)>,
-    /// The Node.
+    /// Facts of the Node object; absent if there is none.
     pub node: Option<&'a NodeFacts>,
 }
 

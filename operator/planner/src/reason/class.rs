@@ -35,7 +35,7 @@ impl Class {
 }
 
 impl Reason {
-    /// What follows from it.
+    /// What follows from this reason.
     pub fn class(&self) -> Class {
         match self {
             Self::Paused => Class::OF_ROLLOUT.at(0),

@@ -28,24 +28,24 @@ pub enum Reason {
     InvalidSpec,
     /// The ledger is being rebuilt.
     RebuildingLedger,
-    /// `spec.paused`.
+    /// `spec.paused` is true.
     Paused,
     /// A detacher did not answer in time; policy Halt.
     Halted,
     /// The budget is used up: grants, unavailable nodes without a grant, budget.
     Budget {
-        /// Grants given.
+        /// Number of grants.
         grants: usize,
         /// Unavailable nodes without a grant.
         unavailable: usize,
-        /// The budget.
+        /// Number of slots.
         budget: usize,
     },
     /// Nodes that serve keep their places for what they run.
     Proving {
-        /// Those that run a revision which is not proved.
+        /// Nodes that run a revision which is not proved.
         unproved: usize,
-        /// Those that broke after they were attached.
+        /// Nodes that broke after they were attached.
         suspects: usize,
         /// The budget, of the fleet or of the domain.
         budget: usize,
@@ -71,13 +71,13 @@ pub enum Reason {
     WithoutPods,
     /// The budget of the node's domain is used up.
     DomainBudget {
-        /// The domain, as `key=value`.
+        /// Domain, as `key=value`.
         domain: String,
-        /// Grants given in it.
+        /// Number of grants in the domain.
         grants: usize,
-        /// Its unavailable nodes without a grant.
+        /// Unavailable nodes of the domain without a grant.
         unavailable: usize,
-        /// Its budget.
+        /// Number of slots of the domain.
         budget: usize,
     },
     /// Another domain, as `key=value`, is finished first.
@@ -86,25 +86,25 @@ pub enum Reason {
     MinAvailable {
         /// Available nodes without a grant.
         available: usize,
-        /// How many must stay.
+        /// Number of nodes that must stay available.
         minimum: usize,
     },
     /// A person's annotation leaves the node out.
     Skipped,
-    /// It keeps what it runs: `partition`.
+    /// `partition` keeps the node at its current revision.
     Partition,
     /// It keeps what it runs until somebody deletes a pod of it.
     OnDelete,
     /// It keeps what it runs until a step of the canary is done.
     Step {
-        /// The step, from 1.
+        /// Number of the step, from 1.
         step: usize,
-        /// How many there are.
+        /// Number of steps.
         of: usize,
         /// What the step waits for.
         state: StepState,
     },
-    /// No window is open.
+    /// No update window is open.
     OutsideWindow {
         /// When the next one opens, seconds since 1970; none within sight when absent.
         opens: Option<i64>,
@@ -113,7 +113,7 @@ pub enum Reason {
     TooManyFailed {
         /// Nodes on which it failed.
         failed: usize,
-        /// How many halt the rollout.
+        /// Number of failed nodes that halts the rollout.
         most: usize,
         /// The first of them, with the reason.
         first: String,
@@ -149,7 +149,7 @@ pub enum Reason {
     },
     /// Detached; the grace period runs until this time.
     GracePeriod {
-        /// Seconds since 1970.
+        /// End of the grace period, seconds since 1970.
         until: i64,
     },
     /// The detacher has not written its timestamp.
@@ -163,9 +163,9 @@ pub enum Reason {
     DetachTimeout,
     /// New pods are not all ready yet.
     PodsNotReady {
-        /// Ready pods.
+        /// Number of ready pods.
         ready: i32,
-        /// Wanted pods.
+        /// Number of wanted pods.
         wanted: i32,
         /// Trouble of a pod: reason and message.
         trouble: Option<(String, String)>,
@@ -174,7 +174,7 @@ pub enum Reason {
     UpdatingInPlace {
         /// Pods that run what is wanted, and are ready.
         updated: usize,
-        /// Pods.
+        /// Number of pods on the node.
         of: usize,
         /// Trouble of a pod: reason and message.
         trouble: Option<(String, String)>,
@@ -193,7 +193,7 @@ pub enum Reason {
     PodsTooYoung,
     /// Attached again; the soak runs until this time.
     AttachSoak {
-        /// Seconds since 1970.
+        /// End of the soak, seconds since 1970.
         until: i64,
     },
     /// Attached again; the detacher has not removed its timestamp.
@@ -207,7 +207,7 @@ pub enum Reason {
     AdmissionRejected {
         /// When the next try comes, seconds since 1970.
         until: i64,
-        /// What the kubelet said.
+        /// Message of the kubelet.
         message: String,
     },
     /// The API refuses to create the node's pods, and says why.
@@ -228,14 +228,14 @@ pub enum Reason {
     AskingHealthPort,
     /// The health port still answers 200 though the Deployment's mark says otherwise.
     StillHealthy {
-        /// The port.
+        /// Health port.
         port: u16,
     },
     /// The health port still answers for an earlier phase.
     StillUnhealthy {
-        /// The port.
+        /// Health port.
         port: u16,
-        /// The phase.
+        /// Phase of the token that the health checker still sees.
         phase: crds::token::Phase,
     },
     /// The health port does not answer: nobody knows what the load balancer is told.
@@ -262,7 +262,7 @@ impl Reason {
         Self::Failed { with, out_before: noted == OUT_BEFORE, now: Box::new(now) }
     }
 
-    /// One stable word.
+    /// The stable word of the reason, for conditions, metrics and logs.
     pub fn word(&self) -> &'static str {
         match self {
             Self::InvalidSpec => "InvalidSpec",
@@ -467,22 +467,22 @@ impl Reason {
 /// What a step of a canary waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepState {
-    /// Its nodes are updated and serve.
+    /// The step waits until its nodes are updated and serve.
     Updating {
         /// How many of them the partition keeps at what they run.
         kept: usize,
     },
-    /// They serve for long enough.
+    /// The step waits until its nodes have served for its soak.
     Soaking {
-        /// Seconds since 1970.
+        /// End of the soak, seconds since 1970.
         until: i64,
     },
-    /// A person lets it go on.
+    /// The step waits until somebody promotes it.
     AwaitingPromotion {
         /// The revision to name in `spec.promote`.
         revision: String,
     },
-    /// No node has its labels: it would prove nothing.
+    /// The step has no nodes, so it would prove nothing.
     NoNodes {
         /// The revision to name in `spec.promote`.
         revision: String,

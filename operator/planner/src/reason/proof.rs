@@ -4,15 +4,15 @@ use super::{Reason, clock};
 
 /// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
 pub(crate) const FALLS_AFTER: i64 = 10;
-/// A container restarted.
+/// Word of a fall: a container restarted.
 pub(crate) const RESTARTED: &str = "CrashLoop";
-/// A pod was not ready.
+/// Word of a fall: a pod was not ready.
 pub(crate) const UNREADY: &str = "Flapping";
-/// Its kubelet evicted it.
+/// Word of a fall: the kubelet evicted the pod.
 pub(crate) const EVICTED: &str = "Evicted";
-/// Its machine died, or started anew.
+/// Word of a fall: the machine died or restarted.
 pub(crate) const LOST: &str = "NodeLost";
-/// Why a node fell, in a word.
+/// All words of a fall.
 pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
 
 impl Reason {

@@ -5,7 +5,7 @@ use std::fmt;
 /// Why pods have to be re-created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecreateReason {
-    /// `podUpdate` is Recreate.
+    /// The spec asks to re-create pods: `podUpdate` is Recreate.
     NotAsked,
     /// The former template is not known any more.
     FormerUnknown,

@@ -15,12 +15,12 @@ use crds::{
     token::Phase,
 };
 
-/// Whether a step may be taken.
+/// What the health ports say about the next step of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Nothing speaks against it: all ports agree, or none is to be asked.
     None,
-    /// It has to be asked first.
+    /// The operator has to ask the health ports first.
     Ask(Question),
     /// The port contradicts the token.
     Contradicts(Reason),
@@ -28,7 +28,7 @@ pub enum Evidence {
     Silent {
         /// IP address of the node.
         address: Option<String>,
-        /// Those that do not answer.
+        /// Ports that do not answer.
         ports: Vec<u16>,
     },
 }

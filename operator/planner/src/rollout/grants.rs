@@ -70,7 +70,7 @@ impl Blockers {
 /// The terms on which nodes are admitted, besides what they need and the room that there is.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantRules<'a> {
-    /// What was seen.
+    /// Snapshot that the decision is made on.
     pub snapshot: &'a Snapshot,
     /// The spec with the template of the rollout.
     pub settings: &'a ResolvedSpec,
@@ -80,7 +80,7 @@ pub struct GrantRules<'a> {
     pub mark_conflicts: &'a MarkConflicts<'a>,
     /// What holds back whole kinds of work.
     pub blockers: &'a Blockers,
-    /// The rollout so far.
+    /// State of the rollout, if the ledger has one.
     pub rollout: Option<&'a RolloutState>,
 }
 

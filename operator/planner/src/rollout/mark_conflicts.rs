@@ -13,7 +13,7 @@ use crds::{
     names,
 };
 
-/// Those of one pass.
+/// Resources whose marks conflict with those of this resource, as one pass sees them.
 #[derive(Debug)]
 pub struct MarkConflicts<'a> {
     known: Vec<MarkConflict<'a>>,

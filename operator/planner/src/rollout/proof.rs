@@ -42,14 +42,14 @@ const AT_ONCE: i64 = 10;
 /// Where a node stands, as far as its revision is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing speaks against it.
+    /// Neither the node nor its revision is in doubt.
     #[default]
     Plain,
-    /// It runs a revision that is not proved.
+    /// The node runs a revision that is not proved.
     Unproved,
-    /// It broke after it was attached.
+    /// The node broke after it was attached.
     Suspect,
-    /// It fell twice.
+    /// Pods of the node fell at least twice after it was attached.
     StoppedServing,
 }
 
@@ -320,7 +320,7 @@ impl Sights {
         self.nodes.get(node).filter(|sight| sight.suspect).map(Sight::record)
     }
 
-    /// Suspects by name.
+    /// Names of the nodes that are suspect.
     pub fn suspects(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter(|(_, sight)| sight.suspect).map(|(node, _)| node.as_str())
     }
@@ -347,7 +347,7 @@ impl Sights {
         self.common_trouble
     }
 
-    /// The proof goes on.
+    /// The revision still has to prove itself.
     pub fn is_proving(&self) -> bool {
         self.proving
     }
@@ -550,7 +550,7 @@ impl Sight {
 /// Losses that are none of the revision: what happened around the same time was none either.
 struct Company<'l> {
     lost: &'l BTreeMap<String, Loss>,
-    /// All nodes run it.
+    /// All nodes run the revision.
     all: bool,
     /// Nodes that may be under way at the same time.
     places: usize,
@@ -619,12 +619,12 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
 }
 
 impl Proof<'_> {
-    /// It may break at any moment.
+    /// The node is suspect: it may break at any moment.
     pub fn is_suspect(&self, node: &str) -> bool {
         self.suspects.contains(node)
     }
 
-    /// Where a node stands.
+    /// Standing of a node; plain if it is not listed.
     pub fn standing(&self, node: &str) -> Standing {
         self.standings.get(node).copied().unwrap_or_default()
     }

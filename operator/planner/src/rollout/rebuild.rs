@@ -23,13 +23,13 @@ pub const FENCES: usize = 256;
 /// What is to be done before the ledger can be used.
 #[derive(Debug)]
 pub enum Rebuild {
-    /// The ledger is fine.
+    /// No rebuild is needed: the ledger is usable.
     No,
     /// Write this ledger; nothing else.
     Write(Box<Ledger>),
     /// Write these fences, at most [`FENCES`]; nothing else.
     Fence(Vec<Action>),
-    /// Wait for consistent lists.
+    /// Wait until Deployments and Nodes have been listed consistently.
     Wait,
 }
 

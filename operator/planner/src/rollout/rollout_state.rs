@@ -126,7 +126,7 @@ pub fn step_state(
 pub struct Halt {
     /// Nodes on which the revision failed.
     pub failed: usize,
-    /// How many make the rollout halt.
+    /// Number of failed nodes that halts the rollout.
     pub most: usize,
     /// The first of them, with the reason.
     pub first: String,
@@ -135,7 +135,7 @@ pub struct Halt {
 }
 
 impl Halt {
-    /// As a reason.
+    /// The reason for which nodes wait.
     pub fn reason(&self) -> Reason {
         Reason::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
     }

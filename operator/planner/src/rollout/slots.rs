@@ -18,7 +18,7 @@ pub struct SlotPool<'a> {
     grants: usize,
     unavailable: usize,
     available: usize,
-    /// Those among them that are suspect.
+    /// Available nodes that are suspect.
     suspects: usize,
     kept: KeptSlots,
     minimum: usize,
@@ -90,7 +90,7 @@ struct Domain {
     begun: usize,
 }
 
-/// A node, as far as room is concerned.
+/// A node, as far as the budget is concerned.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Wants<'c> {
@@ -100,22 +100,22 @@ pub struct Wants<'c> {
     pub down: bool,
     /// It may serve all the same: its Deployment's controller has not seen the latest change, or not said what became of it.
     pub lags: bool,
-    /// It is available now.
+    /// The node is available now.
     pub available: bool,
-    /// It is, and broke after its update.
+    /// The node is available, and broke after its update.
     pub suspect: bool,
     /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
     pub grows: bool,
-    /// It is chosen no more.
+    /// The resource no longer chooses the node.
     pub leaves: bool,
-    /// Where it stands.
+    /// Standing of the node in the proof of its revision.
     pub standing: Standing,
     /// It broke after its update, or its revision is not proved; also while it is down.
     pub doubtful: bool,
 }
 
 impl Wants<'_> {
-    /// It surely does not serve.
+    /// The node certainly does not serve.
     pub fn is_out(&self) -> bool {
         self.down && !self.lags
     }
@@ -241,7 +241,7 @@ impl<'a> SlotPool<'a> {
         (needed && available <= self.minimum).then_some(Reason::MinAvailable { available, minimum: self.minimum })
     }
 
-    /// Takes a place.
+    /// Takes a slot for the node.
     pub fn take(&mut self, wants: Wants<'_>) {
         self.grants += 1;
         self.unavailable -= usize::from(wants.down);

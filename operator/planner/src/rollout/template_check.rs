@@ -8,21 +8,21 @@ use crate::{
 use crds::token::{Phase, Token};
 use serde_json::{Value, json};
 
-/// A write that is only tried (`dryRun`).
+/// A write that the operator sends as a dry run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TemplateCheck {
-    /// A JSON Patch of a Deployment that is there.
+    /// A JSON Patch of an existing Deployment.
     Patch {
-        /// Object name.
+        /// Name of the Deployment.
         name: String,
-        /// The operations.
+        /// JSON Patch, as an array of operations.
         patch: Value,
     },
-    /// A new Deployment, while there is none.
+    /// Manifest of a new Deployment, if the resource has none yet.
     Create(Value),
 }
 
-/// The write to try; none when the template runs somewhere already, or the spec is not valid anyway.
+/// The dry run to send; none if a node already runs the template, or if the spec is not valid.
 pub fn template_check(snapshot: &Snapshot) -> Option<TemplateCheck> {
     let resource = &snapshot.resource;
     let settings = Targets::of(snapshot).ok().filter(|_| !resource.deleting)?.effective;
@@ -42,7 +42,7 @@ pub fn template_check(snapshot: &Snapshot) -> Option<TemplateCheck> {
     Some(TemplateCheck::Patch { name: deployment.name.clone(), patch })
 }
 
-/// What the API server said of the template, as a reason why the spec is not valid.
+/// The API server's refusal of the template, as a problem of the spec.
 pub fn refusal(snapshot: &Snapshot) -> Option<SpecProblem> {
     let said = snapshot.refusals.get(TEMPLATE).filter(|_| !snapshot.resource.deleting)?;
     // The name of the Deployment that it was tried with says nothing to the user.

@@ -4,7 +4,7 @@
 use crds::{IngressDaemonSet, IngressDaemonSetSpec, ledger::Ledger};
 use std::collections::BTreeSet;
 
-/// One of them.
+/// A health port or a detach key that a resource uses on nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     /// A port of the node.

@@ -22,7 +22,7 @@ pub struct Preset {
     pub healthy_threshold: u32,
     /// Time until the whole load balancer follows.
     pub propagation: Duration,
-    /// Who says so.
+    /// Documents that state the figures.
     pub sources: Vec<String>,
 }
 

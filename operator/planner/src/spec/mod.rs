@@ -79,9 +79,9 @@ impl Withheld {
 /// A number or a share of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// This many.
+    /// An absolute number.
     Number(i32),
-    /// This percentage.
+    /// A percentage of the total.
     Percent(i32),
 }
 
@@ -92,7 +92,7 @@ impl Default for Count {
 }
 
 impl Count {
-    /// Is none at all.
+    /// The count is 0 or 0 %.
     pub fn is_zero(self) -> bool {
         matches!(self, Self::Number(0) | Self::Percent(0))
     }
@@ -157,7 +157,7 @@ fn not_a_count(field: &str, value: &str) -> SpecProblem {
     }
 }
 
-/// How nodes are disrupted.
+/// Whether nodes leave the load balancer for an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisruptionMode {
     /// A node is taken out of the load balancer, then all its pods are updated at once.
@@ -166,7 +166,7 @@ pub enum DisruptionMode {
     Degrade,
 }
 
-/// The detacher's timestamp.
+/// Annotation in which a detacher writes when it detached the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timestamp {
     /// Annotation key on the Node.
@@ -186,12 +186,12 @@ pub struct Topology {
     pub one_at_a_time: bool,
 }
 
-/// The spec, resolved.
+/// The spec with defaults and aliases resolved.
 #[derive(Clone, Debug)]
 pub struct ResolvedSpec {
-    /// Pods per node.
+    /// Number of pods on each chosen node.
     pub pods_per_node: i32,
-    /// Detach or degrade.
+    /// Whether updates detach nodes or degrade them.
     pub mode: DisruptionMode,
     /// Nodes that may be disrupted at once.
     pub budget: Count,
@@ -201,15 +201,15 @@ pub struct ResolvedSpec {
     pub min_available: Count,
     /// Nodes whose Node is not Ready leave the budget alone.
     pub ignores_not_ready: bool,
-    /// When a node may be started.
+    /// Times at which an update of a node may start.
     pub windows: Windows,
-    /// Health ports.
+    /// Ports on which health checkers answer the load balancer.
     pub ports: Vec<u16>,
     /// How many ready pods make a node healthy, for the health checker.
     pub ready_policy: ReadyPolicy,
-    /// Deployment strategy: maxUnavailable.
+    /// `maxUnavailable` of each node's Deployment.
     pub max_unavailable_pods: Count,
-    /// Deployment strategy: maxSurge.
+    /// `maxSurge` of each node's Deployment.
     pub max_surged_pods: Count,
     /// Whether pods stay when their images change.
     pub pod_update: PodUpdate,
@@ -227,13 +227,13 @@ pub struct ResolvedSpec {
     pub timestamp: Option<Timestamp>,
     /// Seconds for the detacher to answer.
     pub detach_timeout: i64,
-    /// What happens then.
+    /// What the operator does if the detacher does not answer in time.
     pub on_detach_timeout: OnDetachTimeout,
     /// Seconds between attachment and release.
     pub attach_soak: i64,
     /// Pods hold ports of the host.
     pub host_ports: bool,
-    /// How pods are pinned; never Auto.
+    /// How pods are bound to their node; never Auto.
     pub placement: Placement,
     /// Taints, by key and effect, of readiness gates that wait for the pods.
     pub gate_taints: Vec<(String, String)>,
@@ -243,7 +243,7 @@ pub struct ResolvedSpec {
     pub pod: PodSpec,
     /// The template, as in the spec or in its history.
     pub template: Arc<Value>,
-    /// Its revision.
+    /// Hash of the template, see [`crds::hash::revision`].
     pub revision: String,
     /// Which nodes come when, and when it is enough.
     pub rollout: RolloutSettings,
@@ -268,7 +268,7 @@ impl ResolvedSpec {
         }
     }
 
-    /// Marks for an update.
+    /// Marks that a node gets for an update; none in degrade mode.
     pub fn update_marks(&self) -> Marks {
         match self.mode {
             DisruptionMode::Detach => self.detach_marks(),

@@ -17,12 +17,12 @@ pub const DETACH_KEYS: [&str; 3] = [
     "node-detacher.variant.run/detached",
 ];
 
-/// What is allowed.
+/// What resources may have the operator write to Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRights {
     /// Keys for `annotateNodeToDetach` and `labelNodeToDetach`.
     pub detach_keys: Vec<NamespaceKeys>,
-    /// Taints for `nodeReadinessTaint`.
+    /// Taints that `nodeReadinessTaint` may name.
     pub taints: Vec<NamespaceTaints>,
 }
 
@@ -72,7 +72,7 @@ pub enum Keys {
     All,
     /// Every key of a domain, written `example.com/*`; the domain is without the slash.
     Of(String),
-    /// One key.
+    /// Exactly this key.
     One(String),
 }
 
@@ -110,7 +110,7 @@ impl FromStr for Keys {
 pub struct NamespaceKeys {
     /// The namespace; `None` for every one.
     pub namespace: Option<String>,
-    /// The keys.
+    /// Keys that these resources may use.
     pub keys: Keys,
 }
 
@@ -157,9 +157,9 @@ impl FromStr for DetachKeys {
 /// Taints that the resources of a namespace may put on Nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceTaints {
-    /// Their keys.
+    /// Namespace and keys of the taints.
     pub of: NamespaceKeys,
-    /// Their effect; `None` for both that evict nobody.
+    /// Effect of the taints; `None`: both effects that evict nobody.
     pub effect: Option<Effect>,
 }
 
@@ -207,7 +207,7 @@ pub fn forbidden_taint<'r>(rights: &NodeRights, resource: &'r Resource) -> Optio
     taint.filter(|taint| !rights.allows_taint(&resource.namespace, taint))
 }
 
-/// The same in words.
+/// The taint of the spec that the operator may not write, as a problem of the spec.
 pub fn refused_taint(rights: &NodeRights, resource: &Resource) -> Option<SpecProblem> {
     let GateTaint { key, effect, .. } = forbidden_taint(rights, resource)?;
     let named = if *effect == Effect::NoExecute { ":NoExecute" } else { "" };

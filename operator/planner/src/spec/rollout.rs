@@ -21,40 +21,40 @@ const HISTORY: u32 = 10;
 pub struct RolloutSettings {
     /// Only nodes of which somebody has deleted a pod.
     pub on_delete: bool,
-    /// Nodes that keep what they run.
+    /// Nodes that keep their revision: a number or a percentage.
     pub partition: Count,
-    /// Steps of the canary.
+    /// Canary steps, in their order.
     pub steps: Vec<StepSettings>,
     /// Seconds from the first change of a node's pods until it has failed.
     pub node_deadline: i64,
     /// Seconds without a finished node until the rollout is said not to progress.
     pub progress_deadline: i64,
-    /// Failed nodes at which it halts.
+    /// Number of failed nodes at which the rollout halts.
     pub max_failed: usize,
     /// Seconds for which a new revision must serve without a break to count as good; 0: from the first moment on.
     pub proven_after: i64,
     /// Falls of a pod at which the revision has failed on its node; 0: at none.
     pub max_flaps: u32,
-    /// Goes back by itself when it halts.
+    /// The rollout rolls back by itself when it halts.
     pub auto_rollback: bool,
-    /// Former revisions that are kept.
+    /// Number of former revisions to keep.
     pub history: usize,
 }
 
 /// One step of a canary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSettings {
-    /// Which nodes it adds.
+    /// Nodes that the step updates.
     pub nodes: StepNodes,
     /// Seconds for which they must serve without a break.
     pub soak: i64,
-    /// Restarts above which it fails.
+    /// Maximum number of restarts before the step fails.
     pub max_restarts: Option<i64>,
-    /// Waits for a person.
+    /// The step waits for `spec.promote` after its soak.
     pub pause: bool,
 }
 
-/// Nodes of a step.
+/// Which nodes a step updates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepNodes {
     /// So many in all, those of earlier steps included.

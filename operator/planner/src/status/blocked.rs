@@ -37,7 +37,7 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
     obstacles.min_by_key(|(rank, node, _)| (*rank, *node)).map(|(_, node, reason)| (node, reason))
 }
 
-/// The same for people.
+/// The obstacle of the rollout as `status.blocked` shows it.
 pub fn blocked(
     snapshot: &Snapshot,
     settings: &ResolvedSpec,

@@ -13,13 +13,13 @@ pub const HASH_LABEL: &str = "pod-template-hash";
 /// A container's image that changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Place among the containers.
+    /// Index of the container in the spec.
     pub place: usize,
-    /// The container's name.
+    /// Name of the container.
     pub container: String,
-    /// The image that it has.
+    /// Current image.
     pub from: String,
-    /// The image that it gets.
+    /// Wanted image.
     pub to: String,
 }
 
@@ -29,11 +29,11 @@ type KeyChanges = BTreeMap<String, (Option<String>, Option<String>)>;
 /// All that may change on a running pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Images.
+    /// Images that change.
     pub images: Vec<Image>,
-    /// Labels.
+    /// Labels that change.
     pub labels: KeyChanges,
-    /// Annotations.
+    /// Annotations that change.
     pub annotations: KeyChanges,
     /// There are no annotations at all yet: JSON Patch cannot add into a missing map.
     pub lacks_annotations: bool,
@@ -94,7 +94,7 @@ fn bare(template: &Value) -> Value {
 }
 
 impl Change {
-    /// Nothing changes.
+    /// No image, label or annotation changes.
     pub fn is_empty(&self) -> bool {
         self.images.is_empty() && self.labels.is_empty() && self.annotations.is_empty()
     }

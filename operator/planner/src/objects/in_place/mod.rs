@@ -31,7 +31,7 @@ use serde_json::Value;
 /// A node whose Deployment is paused under its grant's id.
 #[derive(Debug)]
 pub struct Progress<'a> {
-    /// What is done next.
+    /// Moves that the operator makes or waits for now.
     pub moves: Vec<Move>,
     /// The pods that [`Move`]s name.
     pub pods: Vec<(&'a PodFacts, &'a InPlacePod)>,
@@ -126,7 +126,7 @@ pub fn pauses(managed: &ManagedNode<'_>, grant: &Grant, targets: Option<&Targets
     }
 }
 
-/// `spec.paused`.
+/// The Deployment is paused (`spec.paused`).
 pub fn is_paused(deployment: &DeploymentFacts) -> bool {
     deployment.spec.get("paused") == Some(Value::Bool(true))
 }

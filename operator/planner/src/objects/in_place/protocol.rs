@@ -8,23 +8,23 @@
 pub struct ReplicaSetView {
     /// The id in its token; 0 when it has none.
     pub token: u64,
-    /// Its template is the wanted one.
+    /// The `ReplicaSet` has the wanted template.
     pub wanted: bool,
 }
 
-/// A pod that stays.
+/// A pod that is updated in place, not replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own, and the model enumerates them")]
 pub struct PodView {
-    /// Its annotation has the grant's id.
+    /// The pod's annotation has the grant's id.
     pub claimed: bool,
-    /// It says the wanted images.
+    /// The pod's spec has the wanted images.
     pub imaged: bool,
     /// It says the wanted labels and annotations, too.
     pub wanted: bool,
     /// The condition of its gate: `Some(true)` lets it be ready.
     pub gate: Option<bool>,
-    /// Its condition Ready.
+    /// The condition Ready is True.
     pub ready: bool,
     /// What it says runs, and is ready but for the gate.
     pub complete: bool,
@@ -34,17 +34,17 @@ pub struct PodView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own, and the model enumerates them")]
 pub struct InPlaceFacts<'a> {
-    /// The grant's id.
+    /// Id of the grant.
     pub id: u64,
     /// The Deployment is still paused.
     pub paused: bool,
-    /// Its controller has seen that.
+    /// The Deployment's controller has processed the pause.
     pub observed: bool,
     /// The template can change in place, on the pods that there are.
     pub possible: bool,
-    /// None when there is none left.
+    /// `ReplicaSet` of the Deployment; none if it is gone.
     pub replica_set: Option<ReplicaSetView>,
-    /// The pods that stay.
+    /// Pods that are updated in place.
     pub pods: &'a [PodView],
     /// How many of them may be down at once.
     pub allowed: usize,
@@ -57,23 +57,23 @@ pub struct InPlaceFacts<'a> {
 pub enum Move {
     /// Until the Deployment's controller has seen the pause: one that has not would make another `ReplicaSet`.
     AwaitPause,
-    /// Pod: gate False.
+    /// Sets the condition of the pod's gate to False, so that the pod gets no traffic.
     Shut(usize),
     /// `ReplicaSet`: our token, with the wanted template or as it is.
     Claim {
-        /// The template changes, too.
+        /// The move also writes the wanted template.
         rewrite: bool,
     },
     /// Pod: the wanted images, labels and annotations, our id, and what ran before.
     Change(usize),
-    /// Pod: gate True.
+    /// Sets the condition of the pod's gate to True, so that the pod may be ready.
     Open(usize),
     /// Until a pod is not ready any more, traffic is gone, or containers run.
     AwaitPod(usize),
     /// It is over: the Deployment goes on, with the template that the `ReplicaSet` has, or with the wanted one as for any other
     /// update, which re-creates the pods.
     Finish {
-        /// Nothing is re-created.
+        /// All pods were updated in place; none has to be re-created.
         in_place: bool,
     },
 }
