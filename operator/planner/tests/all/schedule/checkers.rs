@@ -11,7 +11,7 @@ use crds::{names, token::Phase};
 use health_checker::{
     objects::{Deployment, Node, Watched},
     verdict::verdict,
-    view::{Change, Pod, ReadyPolicy, Update, View, Watch},
+    view::{ObjectChange, PodFacts, ReadyPolicy, Update, View, Watch},
 };
 use serde_json::Value;
 use std::{
@@ -126,7 +126,7 @@ impl Checker {
             Watch::Pods => {
                 self.truth.ready = pods.clone().filter(|pod| pod.ready && pod.ends_at.is_none() && pod.rejected_at.is_none()).count();
                 let pod = |pod: &pods::Pod| {
-                    let kept = Pod {
+                    let kept = PodFacts {
                         uid: pod.uid.clone(),
                         ready: pod.ready && pod.rejected_at.is_none(),
                         disowned: false,
@@ -136,7 +136,7 @@ impl Checker {
                     };
                     (pod.name.clone(), kept)
                 };
-                self.view.apply(Update::Pods(Change::Replaced(pods.map(pod).collect())), at);
+                self.view.apply(Update::Pods(ObjectChange::Replaced(pods.map(pod).collect())), at);
             }
             Watch::Node => {
                 let node = cluster.nodes.get(&self.node);
@@ -152,9 +152,9 @@ impl Checker {
 }
 
 /// What a checker keeps of objects, as it decodes them.
-fn kept<'a, W: Watched>(objects: impl Iterator<Item = &'a Value>) -> Change<W::Kept> {
+fn kept<'a, W: Watched>(objects: impl Iterator<Item = &'a Value>) -> ObjectChange<W::Kept> {
     let decoded = objects.map(|object| serde_json::from_value::<W>(object.clone()).expect("it is decoded"));
-    Change::Replaced(decoded.map(|object| (object.metadata().name.clone(), object.keep())).collect())
+    ObjectChange::Replaced(decoded.map(|object| (object.metadata().name.clone(), object.keep())).collect())
 }
 
 impl Truth {
