@@ -1,4 +1,18 @@
-//! Prometheus metrics. Labels are resources, and enums and reasons from fixed lists, never names of nodes or error texts.
+//! Prometheus metrics, all in one registry. Who counts holds its own; `/metrics` shows them.
+//!
+//! Labels are resources, gates, and enums and reasons from fixed lists, never names of nodes or pods, or error texts.
+
+/// Sets of labels, and which values they have.
+macro_rules! labels {
+    ($($(#[$doc:meta])+ $name:ident { $($label:ident: $type:ty),+ })+) => {$(
+        $(#[$doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prometheus_client::encoding::EncodeLabelSet)]
+        #[allow(missing_docs)]
+        pub struct $name {
+            $(pub $label: $type,)+
+        }
+    )+};
+}
 
 pub mod node_gates;
 pub mod pod_gates;
@@ -13,66 +27,30 @@ use crds::{ledger::Ledger, status::NodePhase};
 use parking_lot::Mutex;
 use planner::{
     plan::{Plan, Write},
-    reason,
+    rollout::proof,
 };
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text},
+    encoding::text,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct Of {
-    /// `namespace/name`.
-    pub resource: String,
-}
-
-/// A node state.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct State {
-    /// `namespace/name` of the resource.
-    pub resource: String,
-    /// desired, current, updated, ready, available, unavailable, degraded, detached or failed.
-    pub state: &'static str,
-}
-
-/// A reason, from [`planner::Reason::word`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct ByReason {
-    /// `namespace/name` of the resource.
-    pub resource: String,
-    /// The reason.
-    pub reason: &'static str,
-}
-
-/// What a write is for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ByWrite {
-    /// claim, detach, update, unmark, close and others.
-    pub write: &'static str,
-}
-
-/// Where a node stands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ByPhase {
-    /// As in `status.nodeStates`.
-    pub phase: String,
-}
-
-/// What happened to a pod or machine after its node's update, from [`planner::reason::FALLS`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Fall {
-    /// `CrashLoop`, `Flapping`, `Evicted` or `NodeLost`.
-    pub reason: &'static str,
-}
-
-/// The outcome of a pass.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Result {
-    /// ok or failed.
-    pub result: &'static str,
+labels! {
+    /// A resource, by namespace and name.
+    Of { resource: String }
+    /// A node state: desired, current, updated, ready, available, unavailable, degraded, detached or failed.
+    State { resource: String, state: &'static str }
+    /// A reason, from [`planner::Reason::word`].
+    ByReason { resource: String, reason: &'static str }
+    /// What a write is for: claim, detach, update, unmark, close and others.
+    ByWrite { write: &'static str }
+    /// Where a node stands, as in `status.nodeStates`.
+    ByPhase { phase: String }
+    /// What happened to a pod or machine after its node's update, from [`planner::reason::FALLS`].
+    Fall { reason: &'static str }
+    /// The outcome of a pass or an update: ok, closed or failed.
+    Result { result: &'static str }
 }
 
 /// Reads a number of nodes.
@@ -118,60 +96,42 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("ids");
-        let nodes = Shown::registered(&mut registry, "nodes", "Nodes by state");
-        let grants = Shown::registered(&mut registry, "grants", "Grants: nodes that the operator may disrupt now");
-        let budget = Shown::registered(&mut registry, "budget", "Slots of the budget: nodes that may be disrupted at once");
-        let waiting = Shown::registered(&mut registry, "waiting_nodes", "Nodes that are not idle, by reason");
-        let writes = Family::<ByWrite, Counter>::default();
-        registry.register("writes", "Writes to Deployments and Nodes, by step", writes.clone());
-        let fencing_rejections = Counter::default();
-        registry.register(
-            "fencing_rejections",
-            "Writes that the API server refused because the object had changed",
-            fencing_rejections.clone(),
-        );
-        let node_updates = Family::<Result, Counter>::default();
-        registry.register("node_updates", "Ended disruptions of nodes, by result", node_updates.clone());
-        let node_falls = Family::<Fall, Counter>::default();
-        registry.register(
-            "node_falls",
-            "Restarts, unready times, evictions and losses after a node's update, by reason",
-            node_falls.clone(),
-        );
-        let rollbacks = Counter::default();
-        registry.register("rollbacks", "Automatic rollbacks of failed revisions", rollbacks.clone());
-        let passes = Family::<Result, Counter>::default();
-        registry.register("passes", "Passes over a resource, by result; alert if only failed passes increase", passes.clone());
-        let phase_seconds = Family::<ByPhase, Histogram>::new_with_constructor(|| {
-            // From a second to an hour: a grace period is seconds, a detacher may take minutes.
-            Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
-        });
-        registry.register("phase_duration_seconds", "Time that a node spent in a phase", phase_seconds.clone());
-        let leader = Gauge::default();
-        registry.register("leader", "1 while this replica acts, else 0", leader.clone());
-        let rights = Rights::registered(&mut registry);
-        let gates = GateMetrics::registered(&mut registry);
-        let pod_gates = PodGateMetrics::registered(&mut registry);
+        // From a second to an hour: a grace period is seconds, a detacher may take minutes.
+        let phase_seconds = || Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]);
+        let falls = "Restarts, unready times, evictions and losses after a node's update, by reason";
+        let fenced = "Writes that the API server refused because the object had changed";
+        let of = &mut registry;
         Self {
-            rights,
-            gates,
-            pod_gates,
-            registry,
-            nodes,
-            grants,
-            budget,
-            waiting,
-            writes,
-            fencing_rejections,
-            node_updates,
-            node_falls,
-            rollbacks,
-            passes,
-            phase_seconds,
-            leader,
+            nodes: Shown::registered(of, "nodes", "Nodes by state"),
+            grants: Shown::registered(of, "grants", "Grants: nodes that the operator may disrupt now"),
+            budget: Shown::registered(of, "budget", "Slots of the budget: nodes that may be disrupted at once"),
+            waiting: Shown::registered(of, "waiting_nodes", "Nodes that are not idle, by reason"),
+            writes: kept(of, "writes", "Writes to Deployments and Nodes, by step", Family::default()),
+            fencing_rejections: kept(of, "fencing_rejections", fenced, Counter::default()),
+            node_updates: kept(of, "node_updates", "Ended disruptions of nodes, by result", Family::default()),
+            node_falls: kept(of, "node_falls", falls, Family::default()),
+            rollbacks: kept(of, "rollbacks", "Automatic rollbacks of failed revisions", Counter::default()),
+            passes: kept(of, "passes", "Passes over a resource, by result; alert if only failed passes increase", Family::default()),
+            phase_seconds: kept(
+                of,
+                "phase_duration_seconds",
+                "Time that a node spent in a phase",
+                Family::new_with_constructor(phase_seconds as fn() -> Histogram),
+            ),
+            leader: kept(of, "leader", "1 while this replica acts, else 0", Gauge::default()),
+            rights: Rights::registered(of),
+            gates: GateMetrics::registered(of),
+            pod_gates: PodGateMetrics::registered(of),
             latest: Mutex::default(),
+            registry,
         }
     }
+}
+
+/// What is made known to a registry is kept by whoever counts.
+fn kept<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {
@@ -210,7 +170,7 @@ impl Metrics {
             let known = before.and_then(|before| before.suspects.get(node));
             let known = known.filter(|known| (&known.node_uid, &known.revision) == (&suspect.node_uid, &suspect.revision));
             let falls = suspect.falls.saturating_sub(known.map_or(0, |known| known.falls));
-            if let Some(reason) = reason::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
+            if let Some(reason) = proof::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
                 self.node_falls.get_or_create(&Fall { reason }).inc_by(falls.into());
             }
         }

@@ -1,62 +1,28 @@
 //! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
 
-use super::Shown;
+use super::{Shown, kept};
 use planner::node_gates::{Transition, review::Answered, transition::Happened};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::{Metric, Registry},
+    registry::Registry,
 };
 
-/// A gate.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct OfGate {
-    /// Its name.
-    pub gate: String,
-}
-
-/// Nodes of a gate.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct Nodes {
-    /// Name of the gate.
-    pub gate: String,
-    /// matched, held, released, stuck, `budget_blocked`, spared or refused.
-    pub state: &'static str,
-}
-
-/// Nodes that a requirement holds.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub struct Blocked {
-    /// Name of the gate.
-    pub gate: String,
-    /// Name of the requirement.
-    pub requirement: String,
-}
-
-/// Changes of taints.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Operation {
-    /// Name of the gate.
-    pub gate: String,
-    /// add, adopt, `put_back`, remove or `time_out`.
-    pub operation: &'static str,
+labels! {
+    /// A gate, by name.
+    OfGate { gate: String }
+    /// Nodes of a gate: matched, held, released, stuck, `budget_blocked`, spared or refused.
+    Nodes { gate: String, state: &'static str }
+    /// Nodes that a requirement holds, by its name.
+    Blocked { gate: String, requirement: String }
+    /// Changes of taints: add, adopt, `put_back`, remove or `time_out`.
+    Operation { gate: String, operation: &'static str }
+    /// Why a patch had no effect: test, conflict, forbidden or other.
+    Refused { reason: &'static str }
+    /// How the webhook answered: tainted, unchanged or undecodable.
+    WebhookAnswer { answer: &'static str }
 }
 
 const OPERATIONS: [&str; 5] = ["add", "adopt", "put_back", "remove", "time_out"];
-
-/// Why a patch had no effect.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Refused {
-    /// test, conflict, forbidden or other.
-    pub reason: &'static str,
-}
-
-/// How the webhook answered.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct WebhookAnswer {
-    /// tainted, unchanged or undecodable.
-    pub answer: &'static str,
-}
 
 /// All of them.
 #[derive(Clone, Debug)]
@@ -81,53 +47,29 @@ pub struct GateMetrics {
     webhook_expiry: Gauge,
 }
 
-/// What is made known to it is kept by whoever counts.
-struct Registering<'r>(&'r mut Registry);
-
-impl Registering<'_> {
-    fn kept<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help, metric.clone());
-        metric
-    }
-}
-
 impl GateMetrics {
     /// In this registry.
     pub fn registered(registry: &mut Registry) -> Self {
         // From a second to an hour: an image may have to be fetched.
         let hold = || Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0]);
         let patch_seconds = Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
-        let nodes = Shown::registered(registry, "gate_nodes", "Nodes of a readiness gate, by state");
-        let blocked = Shown::registered(registry, "gate_blocked_nodes", "Nodes that a gate holds, by requirement");
-        let mut of = Registering(registry);
+        let late = "Pods that were bound to a node before its taint and do not tolerate it";
+        let expiry = "Unix time at which the webhook's certificate expires; 0 without a webhook";
+        let hold = Family::new_with_constructor(hold as fn() -> Histogram);
+        let patch_help = "Time from a decision about a node to the end of its patch";
+        let of = registry;
         Self {
-            nodes,
-            blocked,
-            operations: of.kept("gate_taint_operations", "Taint changes by gates, by operation", Family::default()),
-            patches: of.kept("gate_patches", "Patches of Nodes by gates", Counter::default()),
-            refused: of.kept("gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", Family::default()),
-            late_pods: of.kept(
-                "gate_late_taint_pods",
-                "Pods that were bound to a node before its taint and do not tolerate it",
-                Family::default(),
-            ),
-            hold: of.kept(
-                "gate_hold_duration_seconds",
-                "Time for which a gate held a node",
-                Family::new_with_constructor(hold as fn() -> Histogram),
-            ),
-            patch_seconds: of.kept(
-                "gate_patch_duration_seconds",
-                "Time from a decision about a node to the end of its patch",
-                patch_seconds,
-            ),
-            events_dropped: of.kept("gate_events_dropped", "Events on Nodes that the rate limit dropped", Counter::default()),
-            webhook_answers: of.kept("webhook_answers", "Answers of the webhook for new nodes, by answer", Family::default()),
-            webhook_expiry: of.kept(
-                "webhook_cert_expiry_seconds",
-                "Unix time at which the webhook's certificate expires; 0 without a webhook",
-                Gauge::default(),
-            ),
+            nodes: Shown::registered(of, "gate_nodes", "Nodes of a readiness gate, by state"),
+            blocked: Shown::registered(of, "gate_blocked_nodes", "Nodes that a gate holds, by requirement"),
+            operations: kept(of, "gate_taint_operations", "Taint changes by gates, by operation", Family::default()),
+            patches: kept(of, "gate_patches", "Patches of Nodes by gates", Counter::default()),
+            refused: kept(of, "gate_patch_refusals", "Patches of Nodes by gates that had no effect, by reason", Family::default()),
+            late_pods: kept(of, "gate_late_taint_pods", late, Family::default()),
+            hold: kept(of, "gate_hold_duration_seconds", "Time for which a gate held a node", hold),
+            patch_seconds: kept(of, "gate_patch_duration_seconds", patch_help, patch_seconds),
+            events_dropped: kept(of, "gate_events_dropped", "Events on Nodes that the rate limit dropped", Counter::default()),
+            webhook_answers: kept(of, "webhook_answers", "Answers of the webhook for new nodes, by answer", Family::default()),
+            webhook_expiry: kept(of, "webhook_cert_expiry_seconds", expiry, Gauge::default()),
         }
     }
 
