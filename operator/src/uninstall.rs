@@ -19,14 +19,13 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
-    core::{ClusterResourceScope, DeserializeGuard},
+    core::{ClusterResourceScope, DeserializeGuard, PartialObjectMeta},
 };
 use planner::node_gates::{
     World,
     leftovers::{GatesAndResources, Leftovers, leftovers},
 };
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use std::{
     collections::BTreeSet,
     fmt::{self, Debug},
@@ -49,6 +48,18 @@ struct Scope {
     known: GatesAndResources,
 }
 
+/// A kind without namespaces.
+trait ClusterKind: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug {}
+impl<K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug> ClusterKind for K {}
+
+/// Cleans up, or says what it would do.
+struct Cleaner<'c> {
+    client: &'c Client,
+    dry_run: bool,
+    /// What each line begins with.
+    prefix: &'static str,
+}
+
 /// Cleans up, and prints what it does.
 pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> {
     if let Some(holder) = holder(client, &options.lease_namespace, &options.lease_name).await? {
@@ -59,19 +70,25 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
         say(format_args!("{holder} holds the lease {lease}: what it has a gate for may come back"));
     }
     let prefix = if options.dry_run { "would: " } else { "" };
-    remove_policies::<MutatingAdmissionPolicyBinding>(client, options.dry_run, prefix).await?;
-    remove_policies::<MutatingAdmissionPolicy>(client, options.dry_run, prefix).await?;
-    remove_webhook(client, options.dry_run, prefix).await?;
+    let cleaner = Cleaner { client, dry_run: options.dry_run, prefix };
+    // New nodes would get taints from them that nobody takes off any more.
+    cleaner.delete(cleaner.list::<MutatingAdmissionPolicyBinding>(names::GATE_LABEL).await?).await?;
+    cleaner.delete(cleaner.list::<MutatingAdmissionPolicy>(names::GATE_LABEL).await?).await?;
+    let webhook = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_metadata_opt(WEBHOOK).await;
+    cleaner.delete(webhook.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?).await?;
     let gates = definitions::list(client).await?;
-    release_gates(client, &gates, options.dry_run, prefix).await?;
+    cleaner.release_gates(&gates).await?;
     let resources = resources(client).await?;
     let scope = Scope { present: present(&resources), known: known(&gates, &resources, options) };
-    remove_bindings(client, &scope.present, options.dry_run, prefix).await?;
-    let (mut cleaned, nodes) = clean_all(client, &scope, options.dry_run, prefix).await?;
+    // Rights of health checkers of resources that are gone.
+    let mut bindings = cleaner.list::<ClusterRoleBinding>(names::RESOURCE_LABEL).await?;
+    bindings.retain(|binding| !binding.labels().get(names::RESOURCE_LABEL).is_some_and(|of| scope.present.contains(of)));
+    cleaner.delete(bindings).await?;
+    let (mut cleaned, nodes) = cleaner.clean_all(&scope).await?;
     if !options.dry_run {
         // What came before the last API server knew that the policies are gone.
         tokio::time::sleep(POLICIES_LAST).await;
-        cleaned += clean_all(client, &scope, false, prefix).await?.0;
+        cleaned += cleaner.clean_all(&scope).await?.0;
     }
     say(format_args!("{prefix}{cleaned} of {nodes} nodes cleaned up"));
     Ok(())
@@ -82,52 +99,84 @@ fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Cleans up every Node that there is now; how many had something of ours, and how many there are.
-async fn clean_all(client: &Client, scope: &Scope, dry_run: bool, prefix: &str) -> anyhow::Result<(usize, usize)> {
-    let observer = Observer::default();
-    observer.take(Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
-    let mut cleaned = 0_usize;
-    for name in observer.nodes().keys() {
-        cleaned += usize::from(clean(client, &observer, name, scope, dry_run, prefix).await?);
-    }
-    Ok((cleaned, observer.nodes().len()))
-}
-
-/// New nodes would get taints from them that nobody takes off any more. A server that does not know the kind has none.
-async fn remove_policies<K>(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()>
-where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + DeserializeOwned + Debug,
-{
-    let api: Api<K> = Api::all(client.clone());
-    let found = match api.list_metadata(&ListParams::default().labels(names::GATE_LABEL)).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-        result => result.with_context(|| format!("listing {}", K::plural(&())))?,
-    };
-    for object in found.items {
-        let named = format!("{} {}", K::kind(&()), object.name_any());
-        say(format_args!("{prefix}{named}: deleted"));
-        if !dry_run {
-            api.delete(&object.name_any(), &DeleteParams::default())
-                .await
-                .map(drop)
-                .or_else(is_gone)
-                .with_context(|| format!("deleting {named}"))?;
+impl Cleaner<'_> {
+    /// Objects of a kind. A server that does not know the kind has none.
+    async fn list<K: ClusterKind>(&self, labels: &str) -> anyhow::Result<Vec<PartialObjectMeta<K>>> {
+        match Api::<K>::all(self.client.clone()).list_metadata(&ListParams::default().labels(labels)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            result => Ok(result.with_context(|| format!("listing {}", K::plural(&())))?.items),
         }
     }
-    Ok(())
-}
 
-async fn remove_webhook(client: &Client, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
-    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    if api.get_metadata_opt(WEBHOOK).await.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?.is_none() {
-        return Ok(());
+    async fn delete<K: ClusterKind>(&self, found: impl IntoIterator<Item = PartialObjectMeta<K>>) -> anyhow::Result<()> {
+        let api: Api<K> = Api::all(self.client.clone());
+        for object in found {
+            let named = format!("{} {}", K::kind(&()), object.name_any());
+            say(format_args!("{}{named}: deleted", self.prefix));
+            if !self.dry_run {
+                let deleted = api.delete(&object.name_any(), &DeleteParams::default()).await.map(drop).or_else(is_gone);
+                deleted.with_context(|| format!("deleting {named}"))?;
+            }
+        }
+        Ok(())
     }
-    say(format_args!("{prefix}MutatingWebhookConfiguration {WEBHOOK}: deleted"));
-    if !dry_run {
-        let deleted = api.delete(WEBHOOK, &DeleteParams::default()).await.map(drop).or_else(is_gone);
-        deleted.with_context(|| format!("deleting MutatingWebhookConfiguration {WEBHOOK}"))?;
+
+    /// Gates could not be deleted any more, once nobody is there to take their finalizer off.
+    async fn release_gates(&self, gates: &[DeserializeGuard<NodeReadinessGate>]) -> anyhow::Result<()> {
+        let api: Api<NodeReadinessGate> = Api::all(self.client.clone());
+        for gate in gates.iter().filter(|gate| gate.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)) {
+            let name = gate.name_any();
+            say(format_args!("{}NodeReadinessGate {name}: finalizer removed", self.prefix));
+            if self.dry_run {
+                continue;
+            }
+            let left: Vec<_> = gate.finalizers().iter().filter(|finalizer| *finalizer != names::FINALIZER).cloned().collect();
+            let body = act::finalizers(&left, gate.meta().resource_version.as_deref());
+            api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(body))
+                .await
+                .with_context(|| format!("removing the finalizer of NodeReadinessGate {name}"))?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Cleans up every Node that there is now; how many had something of ours, and how many there are.
+    async fn clean_all(&self, scope: &Scope) -> anyhow::Result<(usize, usize)> {
+        let observer = Observer::default();
+        observer.take(Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
+        let mut cleaned = 0_usize;
+        for name in observer.nodes().keys() {
+            cleaned += usize::from(self.clean(&observer, name, scope).await?);
+        }
+        Ok((cleaned, observer.nodes().len()))
+    }
+
+    /// Whether there was something to take away.
+    async fn clean(&self, observer: &Observer, name: &str, scope: &Scope) -> anyhow::Result<bool> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        for round in 0..ROUNDS {
+            let Some(node) = observer.node(name) else { return Ok(false) };
+            let found = leftovers(&node, &scope.present, &scope.known);
+            if round == 0 {
+                tell(name, &found, self.prefix);
+            }
+            let Some(operations) = &found.patch else { return Ok(round > 0) };
+            if self.dry_run {
+                return Ok(true);
+            }
+            let patch = write::json_patch(operations).with_context(|| format!("the patch of node {name}"))?;
+            match api.patch(name, &act::params(), &patch).await.map_err(write::classify) {
+                Ok(_) => return Ok(true),
+                // Somebody else has changed taints or records meanwhile.
+                Err(write::Error::Conflict | write::Error::Invalid(_)) => match api.get_opt(name).await {
+                    Ok(Some(now)) => observer.learn(now),
+                    Ok(None) => return Ok(false),
+                    Err(error) => return Err(error).with_context(|| format!("reading node {name}")),
+                },
+                Err(error) => return Err(error).with_context(|| format!("patching node {name}")),
+            }
+        }
+        bail!("node {name} changes faster than it can be cleaned up: run it again")
+    }
 }
 
 fn is_gone(error: kube::Error) -> kube::Result<()> {
@@ -135,24 +184,6 @@ fn is_gone(error: kube::Error) -> kube::Result<()> {
         kube::Error::Api(status) if status.code == 404 => Ok(()),
         error => Err(error),
     }
-}
-
-/// Gates could not be deleted any more, once nobody is there to take their finalizer off.
-async fn release_gates(client: &Client, gates: &[DeserializeGuard<NodeReadinessGate>], dry_run: bool, prefix: &str) -> anyhow::Result<()> {
-    let api: Api<NodeReadinessGate> = Api::all(client.clone());
-    for gate in gates.iter().filter(|gate| gate.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)) {
-        let name = gate.name_any();
-        say(format_args!("{prefix}NodeReadinessGate {name}: finalizer removed"));
-        if dry_run {
-            continue;
-        }
-        let left: Vec<_> = gate.finalizers().iter().filter(|finalizer| *finalizer != names::FINALIZER).collect();
-        let body = json!({"metadata": {"finalizers": left, "resourceVersion": gate.meta().resource_version}});
-        api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(body))
-            .await
-            .with_context(|| format!("removing the finalizer of NodeReadinessGate {name}"))?;
-    }
-    Ok(())
 }
 
 /// Resources that are there.
@@ -187,78 +218,29 @@ fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], o
     GatesAndResources { world, named: options.taint.clone() }
 }
 
-/// Rights of health checkers of resources that are gone.
-async fn remove_bindings(client: &Client, present: &BTreeSet<String>, dry_run: bool, prefix: &str) -> anyhow::Result<()> {
-    let api: Api<ClusterRoleBinding> = Api::all(client.clone());
-    let found = api.list_metadata(&ListParams::default().labels(names::RESOURCE_LABEL)).await.context("listing ClusterRoleBindings")?;
-    let gone = found.items.iter().filter(|binding| !binding.labels().get(names::RESOURCE_LABEL).is_some_and(|of| present.contains(of)));
-    for binding in gone {
-        let name = binding.name_any();
-        say(format_args!("{prefix}ClusterRoleBinding {name}: deleted"));
-        if !dry_run {
-            let deleted = api.delete(&name, &DeleteParams::default()).await.map(drop).or_else(is_gone);
-            deleted.with_context(|| format!("deleting ClusterRoleBinding {name}"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether there was something to take away.
-async fn clean(client: &Client, observer: &Observer, name: &str, scope: &Scope, dry_run: bool, prefix: &str) -> anyhow::Result<bool> {
-    let api: Api<Node> = Api::all(client.clone());
-    for round in 0..ROUNDS {
-        let Some(node) = observer.node(name) else { return Ok(false) };
-        let found = leftovers(&node, &scope.present, &scope.known);
-        if round == 0 {
-            tell(name, &found, prefix);
-        }
-        let Some(operations) = &found.patch else { return Ok(round > 0) };
-        if dry_run {
-            return Ok(true);
-        }
-        let patch = write::json_patch(operations).with_context(|| format!("the patch of node {name}"))?;
-        match api.patch(name, &act::params(), &patch).await.map_err(write::classify) {
-            Ok(_) => return Ok(true),
-            // Somebody else has changed taints or records meanwhile.
-            Err(write::Error::Conflict | write::Error::Invalid(_)) => match api.get_opt(name).await {
-                Ok(Some(now)) => observer.learn(now),
-                Ok(None) => return Ok(false),
-                Err(error) => return Err(error).with_context(|| format!("reading node {name}")),
-            },
-            Err(error) => return Err(error).with_context(|| format!("patching node {name}")),
-        }
-    }
-    bail!("node {name} changes faster than it can be cleaned up: run it again")
-}
-
 fn tell(name: &str, found: &Leftovers, prefix: &str) {
+    let say = |what: String| say(format_args!("{prefix}node {name}: {what}"));
     for taint in &found.taints {
-        say(format_args!("{prefix}node {name}: taint {taint} removed"));
+        say(format!("taint {taint} removed"));
     }
     for taint in &found.adopted {
-        say(format_args!(
-            "{prefix}node {name}: taint {taint} left: it was there before the operator; kubectl taint node {name} {taint}- removes it"
-        ));
+        say(format!("taint {taint} left: it was there before the operator; kubectl taint node {name} {taint}- removes it"));
     }
     for taint in &found.unknown {
-        say(format_args!(
-            "{prefix}node {name}: taint {taint} left: a record says that a gate put it there, and no gate that is there is known to have had it; \
-             if one had, --taint={taint} removes it"
-        ));
+        let why = "a record says that a gate put it there, and no gate that is there is known to have had it";
+        say(format!("taint {taint} left: {why}; if one had, --taint={taint} removes it"));
     }
     for mark in &found.unknown_marks {
-        say(format_args!(
-            "{prefix}node {name}: {mark} left: it is recorded as a resource's, and no resource may hold a node by it; \
-             if the operator had --allowed-detach-keys for it, give the same here"
-        ));
+        let why = "it is recorded as a resource's, and no resource may hold a node by it";
+        say(format!("{mark} left: {why}; if the operator had --allowed-detach-keys for it, give the same here"));
     }
     for annotation in &found.annotations {
-        say(format_args!("{prefix}node {name}: annotation {annotation} removed"));
+        say(format!("annotation {annotation} removed"));
     }
     for restored in &found.restored {
-        say(format_args!("{prefix}node {name}: {restored} without what a resource that is gone has written"));
+        say(format!("{restored} without what a resource that is gone has written"));
     }
     for label in &found.labels {
-        say(format_args!("{prefix}node {name}: label {label} removed"));
+        say(format!("label {label} removed"));
     }
 }
