@@ -4,9 +4,10 @@ use crate::{
     args::{CompatFlags, ConfigMaps, Preset},
     gates_shared::{CompatGates, GateState},
     watch::WATCH_SECONDS,
+    write::publish,
 };
 use futures::{StreamExt as _, stream::select_all};
-use k8s_controller::events::{Event as Told, EventRecorder, EventType};
+use k8s_controller::events::{EventRecorder, EventType};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, ResourceExt as _,
@@ -186,16 +187,8 @@ impl ConfigMapGate {
         }
         self.said = Some(said);
         tracing::error!(config_map = object.name_any(), why, "the ConfigMap cannot be used; what it said last stays in force");
-        let event = Told {
-            type_: EventType::Warning,
-            reason: "InvalidConfiguration".into(),
-            action: "Read".into(),
-            note: Some(format!("{why}; what the ConfigMap said before stays in force")),
-            related: None,
-        };
-        if let Err(error) = self.recorder.publish(object, &event).await {
-            tracing::warn!(%error, "event not published");
-        }
+        let note = format!("{why}; what the ConfigMap said before stays in force");
+        publish(&self.recorder, object, EventType::Warning, ("InvalidConfiguration", "Read"), note).await;
     }
 }
 

@@ -1,9 +1,12 @@
 //! Events: what came about on Nodes, and what gates say that have no status of their own.
 
 use super::act;
-use crate::metrics::node_gates::{GateMetrics, OfGate};
+use crate::{
+    metrics::node_gates::{GateMetrics, OfGate},
+    write,
+};
 use crds::NodeReadinessGate;
-use k8s_controller::events::{Event, EventRecorder, EventType};
+use k8s_controller::events::{EventRecorder, EventType};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Client, Resource};
 use parking_lot::Mutex;
@@ -78,10 +81,9 @@ pub fn announce(client: Client, metrics: GateMetrics, teller: Teller) -> (Sender
                 Told::Unknown { node, key, effect } => teller.tell_unknown(&metrics, &node, &key, &effect).await,
                 Told::Condition { about, is_trouble, reason, message } => {
                     let type_ = if is_trouble { EventType::Warning } else { EventType::Normal };
-                    let event = Event { type_, reason, action: "Gate".into(), note: Some(message), related: None };
                     match about {
-                        About::Gate(gate) => teller.publish(&metrics, &*gate, event).await,
-                        About::ConfigMap(config_map) => teller.publish(&metrics, &*config_map, event).await,
+                        About::Gate(gate) => teller.publish(&metrics, &*gate, type_, &reason, message).await,
+                        About::ConfigMap(config_map) => teller.publish(&metrics, &*config_map, type_, &reason, message).await,
                     }
                 }
             }
@@ -145,7 +147,7 @@ impl Teller {
             ),
         };
         tracing::info!(node = node.metadata.name, gate = name, reason, "{words}");
-        self.publish(metrics, node, Event { type_, reason: reason.into(), action: "Gate".into(), note: Some(words), related: None }).await;
+        self.publish(metrics, node, type_, reason, words).await;
     }
 
     /// An event on a Node whose taint stays although an annotation calls it one of a gate.
@@ -155,19 +157,17 @@ impl Teller {
             "{key}:{effect} stays: an annotation of the Node names a gate for it, but no known gate ever had this taint; if nothing needs the taint, remove it: kubectl taint nodes {name} {key}:{effect}-"
         );
         tracing::warn!(node = name, "{words}");
-        let reason = "TaintOfUnknownGate".to_owned();
-        let event = Event { type_: EventType::Warning, reason, action: "Gate".into(), note: Some(words), related: None };
-        self.publish(metrics, node, event).await;
+        self.publish(metrics, node, EventType::Warning, "TaintOfUnknownGate", words).await;
     }
 
-    async fn publish<K>(&self, metrics: &GateMetrics, about: &K, event: Event)
+    async fn publish<K>(&self, metrics: &GateMetrics, about: &K, type_: EventType, reason: &str, note: String)
     where
         K: Resource<DynamicType = ()> + Sync,
     {
-        if !self.may_tell() {
+        if self.may_tell() {
+            write::publish(&self.recorder, about, type_, (reason, "Gate"), note).await;
+        } else {
             metrics.events_dropped.inc();
-        } else if let Err(error) = self.recorder.publish(about, &event).await {
-            tracing::warn!(%error, reason = event.reason, "event not published");
         }
     }
 }

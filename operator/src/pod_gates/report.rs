@@ -7,7 +7,7 @@ use crate::{
 };
 use crds::{PodReadinessGate, PodReadinessGateStatus};
 use futures::{StreamExt as _, stream};
-use k8s_controller::events::{Event, EventRecorder, EventType};
+use k8s_controller::events::{EventRecorder, EventType};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, ResourceExt as _,
@@ -161,11 +161,7 @@ async fn write(client: &Client, recorder: &EventRecorder, change: Change) -> Opt
 async fn tell(recorder: &EventRecorder, object: &PodReadinessGate, condition: &Condition) {
     let works = (condition.type_ == "Conflicting") != (condition.status == "True");
     let type_ = if works { EventType::Normal } else { EventType::Warning };
-    let event =
-        Event { type_, reason: condition.reason.clone(), action: "Gate".into(), note: Some(condition.message.clone()), related: None };
-    if let Err(error) = recorder.publish(object, &event).await {
-        tracing::warn!(%error, reason = condition.reason, "event not published");
-    }
+    write::publish(recorder, object, type_, (&condition.reason, "Gate"), condition.message.clone()).await;
 }
 
 /// Its pods by what the condition says.

@@ -3,6 +3,7 @@
 use super::reference;
 use futures::StreamExt as _;
 use k8s_controller::events::{Event, EventRecorder, EventType};
+use kube::Resource;
 use parking_lot::Mutex;
 use planner::{Action, Plan, Reason, Snapshot, plan::Write};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ const PARALLEL: usize = 16;
 /// What is wrong: condition or node, its reason and message.
 type News = BTreeMap<String, (String, String)>;
 
-/// Publishes events; a failure is logged and never holds anything up.
+/// Tells of what became of resources and their nodes.
 #[derive(Debug)]
 pub struct Announcer {
     recorder: EventRecorder,
@@ -38,43 +39,27 @@ impl Announcer {
                 futures::stream::iter(events).buffer_unordered(PARALLEL).collect::<()>().await;
             }
             Action::PatchDeployment { node, write, .. } | Action::PatchNode { node, write, .. } => {
-                let grant = snapshot.resource.ledger().and_then(|ledger| ledger.grants.get(node));
-                let detaches_by_node = grant.is_some_and(|grant| grant.marks.node.is_some());
-                match write {
-                    Write::Claim if !detaches_by_node => {
-                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: its health check answers 503 from now on"))
-                            .await;
-                    }
+                let mark = snapshot.resource.ledger().and_then(|ledger| ledger.grants.get(node)?.marks.node.as_ref());
+                let (reason, action, note) = match write {
+                    Write::Claim if mark.is_none() => ("NodeDetached", "Detach", "its health check answers 503 from now on".into()),
                     Write::Detach => {
-                        let mark = grant
-                            .and_then(|grant| grant.marks.node.as_ref())
-                            .map(|mark| crds::names::mark_in_words(&mark.key))
-                            .unwrap_or_default();
-                        self.normal(snapshot, "NodeDetached", "Detach", format!("node {node}: {mark} asks to take the node out")).await;
+                        let mark = mark.map(|mark| crds::names::mark_in_words(&mark.key)).unwrap_or_default();
+                        ("NodeDetached", "Detach", format!("{mark} asks to take the node out"))
                     }
-                    Write::Update => self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: updating its pods")).await,
-                    Write::Pause => {
-                        self.normal(snapshot, "NodeUpdated", "Update", format!("node {node}: updating its pods in place")).await;
-                    }
+                    Write::Update => ("NodeUpdated", "Update", "updating its pods".into()),
+                    Write::Pause => ("NodeUpdated", "Update", "updating its pods in place".into()),
                     Write::Recreate(why) => {
-                        let note = format!("node {node}: re-creating its pods instead of updating them in place: {why}");
-                        self.normal(snapshot, "NodeUpdated", "Update", note).await;
+                        ("NodeUpdated", "Update", format!("re-creating its pods instead of updating them in place: {why}"))
                     }
-                    Write::Close => {
-                        self.normal(snapshot, "NodeAttached", "Attach", format!("node {node}: complete, back in rotation")).await;
-                    }
-                    Write::FirstClose => self.normal(snapshot, "NodeJoined", "Attach", format!("node {node}: new, in rotation")).await,
+                    Write::Close => ("NodeAttached", "Attach", "complete, back in rotation".into()),
+                    Write::FirstClose => ("NodeJoined", "Attach", "new, in rotation".into()),
                     Write::Breaker => {
-                        self.warning(
-                            snapshot,
-                            "AdmissionRejected",
-                            "Breaker",
-                            format!("node {node}: the kubelet rejected its pods repeatedly; scaled down until the next try"),
-                        )
-                        .await;
+                        let note = format!("node {node}: the kubelet rejected its pods repeatedly; scaled down until the next try");
+                        return self.warning(snapshot, "AdmissionRejected", "Breaker", note).await;
                     }
-                    Write::Claim | Write::Resume | Write::Unmark | Write::Direct | Write::Fence | Write::Member | Write::Clean => {}
-                }
+                    Write::Claim | Write::Resume | Write::Unmark | Write::Direct | Write::Fence | Write::Member | Write::Clean => return,
+                };
+                self.normal(snapshot, reason, action, format!("node {node}: {note}")).await;
             }
             _ => {}
         }
@@ -128,10 +113,18 @@ impl Announcer {
 
     async fn publish(&self, snapshot: &Snapshot, type_: EventType, reason: &str, action: &str, note: String) {
         tracing::info!(resource = %snapshot.resource.name, namespace = %snapshot.resource.namespace, reason, "{note}");
-        let event = Event { type_, reason: reason.into(), action: action.into(), note: Some(note), related: None };
-        if let Err(error) = self.recorder.publish(&reference(snapshot), &event).await {
-            tracing::warn!(%error, reason, "event not published");
-        }
+        publish(&self.recorder, &reference(snapshot), type_, (reason, action), note).await;
+    }
+}
+
+/// Publishes an event with a reason and an action; a failure is logged and never holds anything up.
+pub(crate) async fn publish<K>(recorder: &EventRecorder, about: &K, type_: EventType, (reason, action): (&str, &str), note: String)
+where
+    K: Resource<DynamicType = ()> + Sync,
+{
+    let event = Event { type_, reason: reason.into(), action: action.into(), note: Some(note), related: None };
+    if let Err(error) = recorder.publish(about, &event).await {
+        tracing::warn!(%error, reason, "event not published");
     }
 }
 

@@ -1,8 +1,12 @@
-//! One API call per action, with a timeout and a precondition; afterwards the watches are believed, not the answer.
+//! One API call per action, with a precondition, and the events that tell of it.
+//!
+//! Actions come from a plan by way of [`rollout`](crate::rollout), which remembers what was written. Nothing here decides or remembers:
+//! afterwards the watches are believed, not the answer.
 
 mod events;
 
 pub use events::Announcer;
+pub(crate) use events::publish;
 
 use crate::{
     metrics::Metrics,
