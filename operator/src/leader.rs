@@ -123,7 +123,6 @@ mod tests {
     use super::*;
     use crate::args::{Arguments, Command};
     use clap::Parser as _;
-    use kube::client::Body;
     use serde_json::{Value, json};
     use std::sync::{Arc, Mutex};
 
@@ -141,19 +140,14 @@ mod tests {
 
     /// An API server that has one Lease, which nobody holds at first.
     fn serve(lease: &Arc<Mutex<Value>>) -> Client {
-        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
         let lease = Arc::clone(lease);
-        tokio::spawn(async move {
-            while let Some((request, reply)) = handle.next_request().await {
-                let written = request.into_body().collect_bytes().await.unwrap();
-                let mut lease = lease.lock().unwrap();
-                if !written.is_empty() {
-                    *lease = serde_json::from_slice(&written).unwrap();
-                }
-                reply.send_response(http::Response::new(Body::from(lease.to_string().into_bytes())));
+        crate::tests::api_server(move |_, _, written| {
+            let mut lease = lease.lock().unwrap();
+            if !written.is_null() {
+                *lease = written;
             }
-        });
-        Client::new(service, "default")
+            Some((200, lease.clone()))
+        })
     }
 
     fn unheld() -> Arc<Mutex<Value>> {

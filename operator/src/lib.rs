@@ -17,6 +17,8 @@ pub mod rights;
 pub mod rollout;
 pub mod spawn_scoped;
 pub mod telemetry;
+#[cfg(test)]
+mod tests;
 pub mod turns;
 pub mod uninstall;
 pub mod watch;

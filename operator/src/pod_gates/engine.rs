@@ -559,23 +559,18 @@ async fn write(client: &Client, metrics: &PodGateMetrics, key: &Key, patch: Valu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::client::Body;
     use prometheus_client::registry::Registry;
     use serde_json::json;
 
     /// An engine that knows one pod with a gate that its label opens, and how many requests it makes.
     fn engine() -> (Engine, Key, Arc<std::sync::atomic::AtomicUsize>) {
-        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
         let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
-        tokio::spawn(async move {
-            while let Some((_, reply)) = handle.next_request().await {
-                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let body = json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "No", "code": 500});
-                reply.send_response(http::Response::builder().status(500).body(Body::from(body.to_string().into_bytes())).unwrap());
-            }
+        let client = crate::tests::api_server(move |_, _, _| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Some((500, json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "No", "code": 500})))
         });
-        let (client, observer) = (Client::new(service, "default"), Arc::new(Observer::default()));
+        let observer = Arc::new(Observer::default());
         let reporter = k8s_controller::events::Reporter { controller: "operator".into(), instance: None };
         let engine = Engine::new(Options {
             recorder: EventRecorder::new(client.clone(), reporter),

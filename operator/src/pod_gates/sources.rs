@@ -269,11 +269,23 @@ async fn find_kind(client: &Client, key: &ObjectKey) -> Result<(ApiResource, Sco
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{Request, Response};
-    use kube::client::Body;
+    use crate::tests::{api_server, lists};
     use planner::pod_gates::Gate;
     use serde_json::json;
     use std::sync::Mutex;
+
+    /// What there is to be seen within a minute.
+    async fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
+        let seen = async {
+            loop {
+                if let Some(seen) = look() {
+                    return seen;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), seen).await.unwrap()
+    }
 
     fn gate(index: u32) -> Gate {
         let spec = json!({
@@ -293,37 +305,22 @@ mod tests {
 
     #[tokio::test]
     async fn gates_of_a_namespace_cost_one_watch_of_pods_and_one_of_endpoints_however_many_labels_and_services_they_name() {
-        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&asked);
-        tokio::spawn(async move {
-            while let Some((request, reply)) = handle.next_request().await {
-                noted.lock().unwrap().push(request.uri().path().to_owned());
-                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
-                // A watch hears nothing.
-                if request.uri().query().unwrap_or_default().contains("watch=") {
-                    std::mem::forget(reply);
-                } else {
-                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
-                }
-            }
+        let client = lists(move |path| {
+            noted.lock().unwrap().push(path.to_owned());
+            json!([])
         });
         let state = Arc::new(PodGateState::default());
         let all = (0..50).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
         state.known().world.take_gates(all);
-        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(client, Arc::clone(&state), Vec::new());
         sources.adjust();
         let listed = || {
             let known = state.known();
             known.world.pod_sources["tenant"].found.is_some() && known.world.services.values().all(|service| service.found == Some(0))
         };
-        tokio::time::timeout(Duration::from_mins(1), async {
-            while !listed() {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await
-        .unwrap();
+        eventually(|| listed().then_some(())).await;
         let mut paths = asked.lock().unwrap().clone();
         paths.sort();
         paths.dedup();
@@ -342,27 +339,18 @@ mod tests {
 
     #[tokio::test]
     async fn gates_follow_what_their_namespace_has_and_nothing_else_unless_that_is_allowed() {
-        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        tokio::spawn(async move {
-            while let Some((request, reply)) = handle.next_request().await {
-                let path = request.uri().path().to_owned();
-                let kinds = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [
-                    {"name": "nodes", "singularName": "", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
-                    {"name": "pods", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
-                ]});
-                let conditions = json!([{"type": "Ready", "status": "True"}]);
-                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [
-                    {"metadata": {"name": "a", "namespace": "tenant"}, "status": {"conditions": conditions}},
-                ]});
-                if request.uri().query().unwrap_or_default().contains("watch=") {
-                    std::mem::forget(reply);
-                } else {
-                    let body = if path == "/api/v1" { kinds } else { list };
-                    reply.send_response(Response::new(Body::from(body.to_string().into_bytes())));
-                }
-            }
+        let client = api_server(|_, uri, _| {
+            let kinds = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+                {"name": "nodes", "singularName": "", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
+                {"name": "pods", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
+            ]});
+            let conditions = json!([{"type": "Ready", "status": "True"}]);
+            let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [
+                {"metadata": {"name": "a", "namespace": "tenant"}, "status": {"conditions": conditions}},
+            ]});
+            let is_watch = uri.query().unwrap_or_default().contains("watch=");
+            (!is_watch).then(|| (200, if uri.path() == "/api/v1" { kinds } else { list }))
         });
-        let client = Client::new(service, "default");
         for (kind, namespace, may_leave, seen) in [
             ("Pod", "tenant", false, Ok(())),
             ("Pod", "web", false, Err("another namespace")),
@@ -380,17 +368,8 @@ mod tests {
             let state = Arc::new(PodGateState::default());
             state.known().world.objects.insert(key.clone(), Source::default());
             let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&state), key.clone(), may_leave));
-            let source = tokio::time::timeout(Duration::from_mins(1), async {
-                loop {
-                    let source = state.known().world.objects[&key].clone();
-                    if source != Source::default() {
-                        return source;
-                    }
-                    tokio::task::yield_now().await;
-                }
-            })
-            .await
-            .unwrap();
+            let seen_now = || Some(state.known().world.objects[&key].clone()).filter(|source| *source != Source::default());
+            let source = eventually(seen_now).await;
             task.abort();
             match seen {
                 Ok(()) => assert!(source.broken.is_none() && source.found.is_some(), "{kind} {namespace} {may_leave}: {source:?}"),
@@ -404,23 +383,14 @@ mod tests {
 
     #[tokio::test]
     async fn pods_are_listed_anew_for_an_annotation_that_no_gate_has_read_before() {
-        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        tokio::spawn(async move {
-            while let Some((request, reply)) = handle.next_request().await {
-                let pod = json!({
-                    "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"}},
-                    "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/open"}]},
-                });
-                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod]});
-                if request.uri().query().unwrap_or_default().contains("watch=") {
-                    std::mem::forget(reply);
-                } else {
-                    reply.send_response(Response::new(Body::from(list.to_string().into_bytes())));
-                }
-            }
+        let client = lists(|_| {
+            json!([{
+                "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"}},
+                "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/open"}]},
+            }])
         });
         let state = Arc::new(PodGateState::default());
-        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(client, Arc::clone(&state), Vec::new());
         for keys in [vec!["a"], vec!["a", "b"]] {
             let reads = |(index, key): (u32, &str)| {
                 let mut gate = gate(index);
@@ -435,23 +405,14 @@ mod tests {
                 let pod = known.world.pods.values().next().filter(|_| listed)?;
                 Some(["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>())
             };
-            let kept = tokio::time::timeout(Duration::from_mins(1), async {
-                loop {
-                    if let Some(kept) = kept() {
-                        return kept;
-                    }
-                    tokio::task::yield_now().await;
-                }
-            });
-            assert_eq!(kept.await.unwrap(), keys);
+            assert_eq!(eventually(kept).await, keys);
         }
     }
 
     #[tokio::test]
     async fn a_server_of_a_namespace_is_asked_while_all_of_another_are_silent() {
         let state = Arc::new(PodGateState::default());
-        let (service, _handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let mut sources = Sources::new(Client::new(service, "default"), Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(lists(|_| json!([])), Arc::clone(&state), Vec::new());
         {
             let mut known = state.known();
             let asks = |namespace: &str| {
@@ -473,12 +434,7 @@ mod tests {
         let has_answer = |namespace: &str| {
             state.known().world.answers.iter().any(|(target, source)| target.namespace == namespace && source.broken.is_some())
         };
-        let answered = tokio::time::timeout(Duration::from_mins(1), async {
-            while !has_answer("b") {
-                tokio::task::yield_now().await;
-            }
-        });
-        answered.await.unwrap();
+        eventually(|| has_answer("b").then_some(())).await;
         assert!(!has_answer("a"));
     }
 

@@ -145,7 +145,6 @@ fn certificates(secret: &Secret) -> Result<Certificates> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::client::Body;
     use serde_json::Value;
     use std::sync::{Arc, Mutex};
 
@@ -154,26 +153,18 @@ mod tests {
 
     /// An API server that has one Secret, or none; what is written is noted.
     fn server(secret: &Arc<Mutex<Option<Value>>>, writes: &Arc<Mutex<Vec<String>>>) -> Client {
-        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
         let (secret, writes) = (Arc::clone(secret), Arc::clone(writes));
-        tokio::spawn(async move {
-            while let Some((request, reply)) = handle.next_request().await {
-                let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.unwrap();
-                let mut secret = secret.lock().unwrap();
-                if parts.method != "GET" {
-                    let mut written: Value = serde_json::from_slice(&body).unwrap();
-                    let version = &written["metadata"]["resourceVersion"];
-                    writes.lock().unwrap().push(format!("{} {} {version}", parts.method, parts.uri.path()));
-                    written["metadata"] = json!({"name": "hook", "resourceVersion": "7"});
-                    *secret = Some(written);
-                }
-                let none = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "none", "code": 404});
-                let (code, answer) = secret.clone().map_or((404, none), |secret| (200, secret));
-                reply.send_response(http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap());
+        crate::tests::api_server(move |method, uri, mut written| {
+            let mut secret = secret.lock().unwrap();
+            if method != "GET" {
+                let version = &written["metadata"]["resourceVersion"];
+                writes.lock().unwrap().push(format!("{method} {} {version}", uri.path()));
+                written["metadata"] = json!({"name": "hook", "resourceVersion": "7"});
+                *secret = Some(written);
             }
-        });
-        Client::new(service, "system")
+            let none = json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "none", "code": 404});
+            Some(secret.clone().map_or((404, none), |secret| (200, secret)))
+        })
     }
 
     #[tokio::test]
