@@ -391,6 +391,24 @@ fn versions<T>(map: &BTreeMap<Key, Entry<T>>) -> Vec<(Key, u64)> {
     map.iter().map(|(key, entry)| (key.clone(), entry.version)).collect()
 }
 
+/// Objects of resources, which concern nobody else.
+macro_rules! kept_in {
+    ($map:ident) => {
+        fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+            index.$map.insert(key.clone(), entry);
+            owner(&key, index.$map.get(&key))
+        }
+
+        fn remove(index: &mut Index, key: &Key) -> Touched {
+            owner(key, index.$map.remove(key).as_ref())
+        }
+
+        fn entries(index: &Index) -> Vec<(Key, u64)> {
+            versions(&index.$map)
+        }
+    };
+}
+
 impl Observed for Guarded {
     const KIND: Kind = Kind::Resources;
     type Kept = Kept;
@@ -539,18 +557,7 @@ impl Observed for ReplicaSet {
         entry
     }
 
-    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
-        index.replica_sets.insert(key.clone(), entry);
-        owner(&key, index.replica_sets.get(&key))
-    }
-
-    fn remove(index: &mut Index, key: &Key) -> Touched {
-        owner(key, index.replica_sets.remove(key).as_ref())
-    }
-
-    fn entries(index: &Index) -> Vec<(Key, u64)> {
-        versions(&index.replica_sets)
-    }
+    kept_in!(replica_sets);
 }
 
 impl Observed for Pod {
@@ -561,18 +568,7 @@ impl Observed for Pod {
         entry(&self.metadata, facts::pod(&self, specs))
     }
 
-    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
-        index.pods.insert(key.clone(), entry);
-        owner(&key, index.pods.get(&key))
-    }
-
-    fn remove(index: &mut Index, key: &Key) -> Touched {
-        owner(key, index.pods.remove(key).as_ref())
-    }
-
-    fn entries(index: &Index) -> Vec<(Key, u64)> {
-        versions(&index.pods)
-    }
+    kept_in!(pods);
 }
 
 impl Observed for DaemonSet {
@@ -583,18 +579,7 @@ impl Observed for DaemonSet {
         entry(&self.metadata, ()).with(facts::daemon_set(self))
     }
 
-    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
-        index.daemon_sets.insert(key.clone(), entry);
-        owner(&key, index.daemon_sets.get(&key))
-    }
-
-    fn remove(index: &mut Index, key: &Key) -> Touched {
-        owner(key, index.daemon_sets.remove(key).as_ref())
-    }
-
-    fn entries(index: &Index) -> Vec<(Key, u64)> {
-        versions(&index.daemon_sets)
-    }
+    kept_in!(daemon_sets);
 }
 
 impl Observed for ControllerRevision {

@@ -1,7 +1,7 @@
-//! Watches become one index in memory, and that becomes the snapshot of one resource.
+//! Watches of the cluster become one index in memory, and that becomes the snapshot of one resource.
 //!
-//! Objects are turned into facts as they arrive, and nothing else of them is kept. No snapshot exists before every watch
-//! has listed once.
+//! Objects come from the API server and are cut down to facts as they arrive; no snapshot exists before every watch has listed once.
+//! Snapshots go to [`rollout`](crate::rollout), news to whoever listens. Nothing here decides, writes, or knows who listens.
 
 mod bounds;
 mod facts;
@@ -96,21 +96,13 @@ pub enum Kind {
     Revisions,
 }
 
-impl Kind {
-    const ALL: [Self; 8] =
-        [Self::Resources, Self::Nodes, Self::Deployments, Self::ReplicaSets, Self::Pods, Self::DaemonSets, Self::Services, Self::Revisions];
+/// Their names, in the order of the kinds.
+const KINDS: [&str; 8] =
+    ["ingressdaemonsets", "nodes", "deployments", "replicasets", "pods", "daemonsets", "services", "controllerrevisions"];
 
+impl Kind {
     fn name(self) -> &'static str {
-        match self {
-            Self::Resources => "ingressdaemonsets",
-            Self::Nodes => "nodes",
-            Self::Deployments => "deployments",
-            Self::ReplicaSets => "replicasets",
-            Self::Pods => "pods",
-            Self::DaemonSets => "daemonsets",
-            Self::Services => "services",
-            Self::Revisions => "controllerrevisions",
-        }
+        KINDS[self as usize]
     }
 }
 
@@ -127,8 +119,8 @@ pub trait Listener: Debug + Send + Sync {
 pub struct Observer {
     index: Mutex<Index>,
     specs: Mutex<SpecInterner>,
-    listed: [AtomicBool; Kind::ALL.len()],
-    seen: [AtomicU64; Kind::ALL.len()],
+    listed: [AtomicBool; KINDS.len()],
+    seen: [AtomicU64; KINDS.len()],
     requeue: Arc<RequeueSet>,
     listener: OnceLock<Arc<dyn Listener>>,
     node_rights: Arc<NodeRights>,
@@ -166,7 +158,7 @@ impl Observer {
 
     /// Watches that have not listed yet.
     pub fn missing(&self) -> Vec<&'static str> {
-        Kind::ALL.into_iter().filter(|kind| !self.listed[*kind as usize].load(Ordering::Acquire)).map(Kind::name).collect()
+        KINDS.into_iter().zip(&self.listed).filter(|(_, listed)| !listed.load(Ordering::Acquire)).map(|(kind, _)| kind).collect()
     }
 
     /// The newest resourceVersion that the watch of this kind has delivered.

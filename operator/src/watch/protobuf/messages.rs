@@ -25,10 +25,6 @@ fn text(bytes: Vec<u8>) -> Option<String> {
     (!bytes.is_empty()).then(|| readable(bytes))
 }
 
-fn name(name: String) -> Option<String> {
-    (!name.is_empty()).then_some(name)
-}
-
 fn texts(map: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, String> {
     map.into_iter().map(|(key, value)| (key, readable(value))).collect()
 }
@@ -103,48 +99,6 @@ fn time(time: Option<Time>) -> Option<meta::Time> {
     Timestamp::from_second(time?.seconds?).ok().map(meta::Time)
 }
 
-#[derive(Message)]
-struct ObjectMeta {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "3")]
-    namespace: String,
-    #[prost(string, tag = "5")]
-    uid: String,
-    #[prost(string, tag = "6")]
-    resource_version: String,
-    #[prost(int64, tag = "7")]
-    generation: i64,
-    #[prost(message, optional, tag = "8")]
-    creation_timestamp: Option<Time>,
-    #[prost(message, optional, tag = "9")]
-    deletion_timestamp: Option<Time>,
-    #[prost(btree_map = "string, string", tag = "11")]
-    labels: BTreeMap<String, String>,
-    #[prost(btree_map = "string, bytes", tag = "12")]
-    annotations: BTreeMap<String, Vec<u8>>,
-    #[prost(message, repeated, tag = "13")]
-    owner_references: Vec<OwnerReference>,
-}
-
-impl From<ObjectMeta> for meta::ObjectMeta {
-    fn from(part: ObjectMeta) -> Self {
-        Self {
-            name: name(part.name),
-            namespace: name(part.namespace),
-            uid: name(part.uid),
-            resource_version: name(part.resource_version),
-            generation: (part.generation != 0).then_some(part.generation),
-            creation_timestamp: time(part.creation_timestamp),
-            deletion_timestamp: time(part.deletion_timestamp),
-            labels: (!part.labels.is_empty()).then_some(part.labels),
-            annotations: (!part.annotations.is_empty()).then(|| texts(part.annotations)),
-            owner_references: each(part.owner_references),
-            ..Self::default()
-        }
-    }
-}
-
 /// What a bookmark has.
 #[derive(Message)]
 pub(super) struct OnlyMeta {
@@ -157,23 +111,29 @@ impl OnlyMeta {
         let meta = self.metadata.unwrap_or_default();
         Bookmark {
             types: kube::core::TypeMeta { api_version: types.api_version, kind: types.kind },
-            metadata: BookmarkMeta { resource_version: meta.resource_version, annotations: texts(meta.annotations) },
+            metadata: BookmarkMeta { resource_version: readable(meta.resource_version), annotations: texts(meta.annotations) },
         }
     }
 }
 
-/// Messages with the fields of others, which they become: texts that are left out when they are empty; those that are not; and what is
-/// given with its conversion.
+/// Messages with the fields of others, which they become: texts that are left out when they are empty; those that are not; times; other
+/// messages, one and many; and what is given with its conversion.
 macro_rules! messages {
     ($($message:ident of $whole:path {
         $(optional: $($optional:ident = $optional_tag:literal),+;)?
         $(required: $($required:ident = $required_tag:literal),+;)?
+        $(times: $($time:ident = $time_tag:literal),+;)?
+        $(parts: $($part:ident = $part_tag:literal of $of:ty),+;)?
+        $(lists: $($list:ident = $list_tag:literal of $item:ty),+;)?
         $($(#[$attribute:meta])+ $field:ident: $type:ty => $convert:expr),* $(,)?
     })+) => {$(
         #[derive(Message)]
         struct $message {
             $($(#[prost(bytes = "vec", tag = $optional_tag)] $optional: Vec<u8>,)+)?
             $($(#[prost(bytes = "vec", tag = $required_tag)] $required: Vec<u8>,)+)?
+            $($(#[prost(message, optional, tag = $time_tag)] $time: Option<Time>,)+)?
+            $($(#[prost(message, optional, tag = $part_tag)] $part: Option<$of>,)+)?
+            $($(#[prost(message, repeated, tag = $list_tag)] $list: Vec<$item>,)+)?
             $($(#[$attribute])+ $field: $type,)*
         }
 
@@ -184,6 +144,9 @@ macro_rules! messages {
                 Self {
                     $($($optional: text(part.$optional),)+)?
                     $($($required: readable(part.$required),)+)?
+                    $($($time: time(part.$time),)+)?
+                    $($($part: part.$part.map(Into::into),)+)?
+                    $($($list: each(part.$list),)+)?
                     $($field: $convert(part.$field),)*
                     ..Self::default()
                 }
@@ -197,19 +160,26 @@ fn same<T>(value: T) -> T {
     value
 }
 
-fn part<P: Into<W>, W>(part: Option<P>) -> Option<W> {
-    part.map(Into::into)
-}
-
 fn all<P: Into<W>, W>(parts: Vec<P>) -> Vec<W> {
     each(parts).unwrap_or_default()
 }
 
-fn set(is: bool) -> Option<bool> {
-    is.then_some(true)
+fn given<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
 }
 
 messages! {
+    ObjectMeta of meta::ObjectMeta {
+        optional: name = "1", namespace = "3", uid = "5", resource_version = "6";
+        times: creation_timestamp = "8", deletion_timestamp = "9";
+        lists: owner_references = "13" of OwnerReference;
+        #[prost(int64, tag = "7")]
+        generation: i64 => given,
+        #[prost(btree_map = "string, string", tag = "11")]
+        labels: BTreeMap<String, String> => given,
+        #[prost(btree_map = "string, bytes", tag = "12")]
+        annotations: BTreeMap<String, Vec<u8>> => |annotations| given(texts(annotations)),
+    }
     OwnerReference of meta::OwnerReference {
         required: kind = "1", name = "3", uid = "4", api_version = "5";
         #[prost(bool, optional, tag = "6")]
@@ -221,21 +191,16 @@ messages! {
     Taint of v1::Taint {
         optional: value = "2";
         required: key = "1", effect = "3";
-        #[prost(message, optional, tag = "4")]
-        time_added: Option<Time> => time,
+        times: time_added = "4";
     }
     NodeSpec of v1::NodeSpec {
+        lists: taints = "5" of Taint;
         #[prost(bool, tag = "4")]
-        unschedulable: bool => set,
-        #[prost(message, repeated, tag = "5")]
-        taints: Vec<Taint> => each,
+        unschedulable: bool => given,
     }
     NodeCondition of v1::NodeCondition {
         required: type_ = "1", status = "2";
-        #[prost(message, optional, tag = "3")]
-        last_heartbeat_time: Option<Time> => time,
-        #[prost(message, optional, tag = "4")]
-        last_transition_time: Option<Time> => time,
+        times: last_heartbeat_time = "3", last_transition_time = "4";
     }
     NodeAddress of v1::NodeAddress {
         required: type_ = "1", address = "2";
@@ -244,12 +209,8 @@ messages! {
         required: machine_id = "1", system_uuid = "2", boot_id = "3";
     }
     NodeStatus of v1::NodeStatus {
-        #[prost(message, repeated, tag = "4")]
-        conditions: Vec<NodeCondition> => each,
-        #[prost(message, repeated, tag = "5")]
-        addresses: Vec<NodeAddress> => each,
-        #[prost(message, optional, tag = "7")]
-        node_info: Option<NodeSystemInfo> => part,
+        parts: node_info = "7" of NodeSystemInfo;
+        lists: conditions = "4" of NodeCondition, addresses = "5" of NodeAddress;
     }
 
     Container of v1::Container {
@@ -261,12 +222,11 @@ messages! {
     }
     PodSpec of v1::PodSpec {
         optional: node_name = "10";
+        lists: readiness_gates = "28" of PodReadinessGate;
         #[prost(message, repeated, tag = "2")]
         containers: Vec<Container> => all,
         #[prost(int64, optional, tag = "4")]
         termination_grace_period_seconds: Option<i64> => same,
-        #[prost(message, repeated, tag = "28")]
-        readiness_gates: Vec<PodReadinessGate> => each,
     }
     PodCondition of v1::PodCondition {
         optional: reason = "5", message = "6";
@@ -276,35 +236,23 @@ messages! {
         optional: reason = "1", message = "2";
     }
     ContainerStateRunning of v1::ContainerStateRunning {
-        #[prost(message, optional, tag = "1")]
-        started_at: Option<Time> => time,
+        times: started_at = "1";
     }
     ContainerStateTerminated of v1::ContainerStateTerminated {
         optional: reason = "3", message = "4", container_id = "7";
+        times: started_at = "5", finished_at = "6";
         #[prost(int32, tag = "1")]
         exit_code: i32 => same,
         #[prost(int32, tag = "2")]
-        signal: i32 => |signal| (signal != 0).then_some(signal),
-        #[prost(message, optional, tag = "5")]
-        started_at: Option<Time> => time,
-        #[prost(message, optional, tag = "6")]
-        finished_at: Option<Time> => time,
+        signal: i32 => given,
     }
     ContainerState of v1::ContainerState {
-        #[prost(message, optional, tag = "1")]
-        waiting: Option<ContainerStateWaiting> => part,
-        #[prost(message, optional, tag = "2")]
-        running: Option<ContainerStateRunning> => part,
-        #[prost(message, optional, tag = "3")]
-        terminated: Option<ContainerStateTerminated> => part,
+        parts: waiting = "1" of ContainerStateWaiting, running = "2" of ContainerStateRunning, terminated = "3" of ContainerStateTerminated;
     }
     ContainerStatus of v1::ContainerStatus {
         optional: container_id = "8";
         required: name = "1", image = "6", image_id = "7";
-        #[prost(message, optional, tag = "2")]
-        state: Option<ContainerState> => part,
-        #[prost(message, optional, tag = "3")]
-        last_state: Option<ContainerState> => part,
+        parts: state = "2" of ContainerState, last_state = "3" of ContainerState;
         #[prost(bool, tag = "4")]
         ready: bool => same,
         #[prost(int32, tag = "5")]
@@ -314,16 +262,10 @@ messages! {
     }
     PodStatus of v1::PodStatus {
         optional: phase = "1", message = "3", reason = "4";
-        #[prost(message, repeated, tag = "2")]
-        conditions: Vec<PodCondition> => each,
-        #[prost(message, optional, tag = "7")]
-        start_time: Option<Time> => time,
-        #[prost(message, repeated, tag = "8")]
-        container_statuses: Vec<ContainerStatus> => each,
-        #[prost(message, repeated, tag = "10")]
-        init_container_statuses: Vec<ContainerStatus> => each,
+        times: start_time = "7";
+        lists: conditions = "2" of PodCondition, container_statuses = "8" of ContainerStatus, init_container_statuses = "10" of ContainerStatus;
         #[prost(int64, tag = "17")]
-        observed_generation: i64 => |generation| (generation != 0).then_some(generation),
+        observed_generation: i64 => given,
     }
 }
 
@@ -343,9 +285,9 @@ macro_rules! objects {
         impl From<$message> for $whole {
             fn from(object: $message) -> Self {
                 Self {
-                    metadata: part(object.metadata).unwrap_or_default(),
-                    spec: part(object.spec),
-                    status: part(object.status),
+                    metadata: object.metadata.map(Into::into).unwrap_or_default(),
+                    spec: object.spec.map(Into::into),
+                    status: object.status.map(Into::into),
                 }
             }
         }
