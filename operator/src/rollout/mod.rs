@@ -1,8 +1,8 @@
 //! Updates of `IngressDaemonSets`: one pass after the other for each resource.
 //!
-//! A pass takes the snapshot of [`watch`](crate::watch), completes it with what this process remembers and with answers of health ports,
-//! has the planner decide, and makes the calls of [`write`](crate::write). Gates of nodes and of pods do not belong here: passes meet them
-//! in [`gates_shared`](crate::gates_shared).
+//! A pass takes the snapshot of [`watch`](crate::watch), adds what this process remembers and what health ports answer, has the planner
+//! decide, and makes the calls of [`write`](mod@crate::write). Gates do not belong here: passes meet them in
+//! [`gates_shared`](crate::gates_shared).
 
 mod account;
 mod act;

@@ -82,12 +82,12 @@ impl Certificates {
         }
         let known_everywhere = now.saturating_sub(newest.made) >= OVERLAP;
         if (life.is_old(now) || !by_newest) && known_everywhere {
-            let newest = X509Pem::last(&self.trusted)?;
+            let newest = last(&self.trusted)?;
             let (leaf, leaf_key) = sign(&newest, &self.authority_key, names, now)?;
             return Ok(Some(Self { leaf, leaf_key, ..self.clone() }));
         }
         if by_newest && trusted.len() > 1 && now.saturating_sub(life.made) >= OVERLAP {
-            return Ok(Some(Self { trusted: X509Pem::last(&self.trusted)?, ..self.clone() }));
+            return Ok(Some(Self { trusted: last(&self.trusted)?, ..self.clone() }));
         }
         Ok(None)
     }
@@ -108,16 +108,10 @@ impl Certificates {
     }
 }
 
-/// Certificates that follow each other in one text.
-struct X509Pem;
-
-impl X509Pem {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-
-    fn last(all: &str) -> Result<String> {
-        let start = all.rfind(Self::BEGIN).context("no certificate")?;
-        Ok(all[start..].to_owned())
-    }
+/// The last of certificates that follow each other in one text.
+fn last(all: &str) -> Result<String> {
+    let start = all.rfind("-----BEGIN CERTIFICATE-----").context("no certificate")?;
+    Ok(all[start..].to_owned())
 }
 
 fn read(pem: &str) -> Result<Vec<CertificateDer<'static>>> {

@@ -1,7 +1,8 @@
 //! The webhook that taints nodes as they are created, for API servers without `MutatingAdmissionPolicies`.
 //!
-//! Every replica serves; the one that leads keeps certificates in a Secret, which all read. A Node whose creation cannot be
-//! answered is created without the taint, and tainted when it is seen.
+//! Every replica serves; the one that leads keeps certificates in a Secret, which all read. Gates come from their objects, and from
+//! [`gates_shared`](crate::gates_shared). A Node whose creation cannot be answered is created without the taint, and tainted when it is
+//! seen: nothing here writes to Nodes.
 
 mod certificates;
 mod keep;
