@@ -27,7 +27,7 @@ use crds::{ledger::Ledger, status::NodePhase};
 use parking_lot::Mutex;
 use planner::{
     plan::{Plan, Write},
-    rollout::proof,
+    reason,
 };
 use prometheus_client::{
     encoding::text,
@@ -170,7 +170,7 @@ impl Metrics {
             let known = before.and_then(|before| before.suspects.get(node));
             let known = known.filter(|known| (&known.node_uid, &known.revision) == (&suspect.node_uid, &suspect.revision));
             let falls = suspect.falls.saturating_sub(known.map_or(0, |known| known.falls));
-            if let Some(reason) = proof::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
+            if let Some(reason) = reason::FALLS.into_iter().find(|reason| falls > 0 && *reason == suspect.last) {
                 self.node_falls.get_or_create(&Fall { reason }).inc_by(falls.into());
             }
         }
