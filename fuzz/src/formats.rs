@@ -1,7 +1,7 @@
 //! Texts that people and other programs leave in labels and annotations.
 
 use crds::{holders, token::Token};
-use health_checker::objects;
+use health_checker::watched_objects;
 
 /// What parses is written as it was read.
 pub fn run(data: &[u8]) {
@@ -15,8 +15,8 @@ pub fn run(data: &[u8]) {
         }
     }
     // Objects as a health checker's watch delivers them.
-    let _ = serde_json::from_slice::<objects::Deployment>(data);
-    let _ = serde_json::from_slice::<objects::Node>(data);
-    let _ = serde_json::from_slice::<objects::Pod>(data);
-    let _ = serde_json::from_slice::<objects::List<objects::Pod>>(data);
+    let _ = serde_json::from_slice::<watched_objects::Deployment>(data);
+    let _ = serde_json::from_slice::<watched_objects::Node>(data);
+    let _ = serde_json::from_slice::<watched_objects::Pod>(data);
+    let _ = serde_json::from_slice::<watched_objects::List<watched_objects::Pod>>(data);
 }

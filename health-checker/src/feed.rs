@@ -2,8 +2,8 @@
 //! silent watch is alive, lists anew on request, and starts from a list after every failure.
 
 use crate::{
-    objects::{List, Watched},
     view::{News, ObjectChange, Update},
+    watched_objects::{List, Watched},
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{StreamExt, stream::BoxStream};

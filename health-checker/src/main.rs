@@ -16,13 +16,13 @@ use health_checker::{
     listener::bind_unix,
     local_probes::{self, Candidates},
     metrics::Metrics,
-    objects,
     port::{self, Ending, PortServer},
     probers::Probers,
     ready::{self, Readiness},
     server::{self, HealthPort},
     verdict::VerdictReason,
     view::{Update, View, Watch},
+    watched_objects,
 };
 use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{
@@ -187,13 +187,13 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
     let namespace = &run.namespace;
     let (deployments, again) =
         source(Watch::Deployments, format!("/apis/apps/v1/namespaces/{namespace}/deployments"), labels.clone(), None);
-    tokio::spawn(feed::follow::<objects::Deployment>(client.clone(), deployments, again, Update::Deployments, news.clone()));
+    tokio::spawn(feed::follow::<watched_objects::Deployment>(client.clone(), deployments, again, Update::Deployments, news.clone()));
     let on_node = Some(format!("spec.nodeName={}", run.node_name));
     let (pods, again) = source(Watch::Pods, format!("/api/v1/namespaces/{namespace}/pods"), labels, on_node);
-    tokio::spawn(feed::follow::<objects::Pod>(client.clone(), pods, again, Update::Pods, news.clone()));
+    tokio::spawn(feed::follow::<watched_objects::Pod>(client.clone(), pods, again, Update::Pods, news.clone()));
     let itself = Some(format!("metadata.name={}", run.node_name));
     let (node, again) = source(Watch::Node, "/api/v1/nodes".into(), None, itself);
-    tokio::spawn(feed::follow::<objects::Node>(client.clone(), node, again, Update::Node, news.clone()));
+    tokio::spawn(feed::follow::<watched_objects::Node>(client.clone(), node, again, Update::Node, news.clone()));
     let (candidates, to_probe) = watch::channel(Candidates::default());
     if run.probe_after > 0 {
         tokio::spawn(local_probes::gather(to_probe, Duration::from_secs(run.probe_after.into()), news));

@@ -3,8 +3,8 @@
 use futures::{FutureExt, StreamExt};
 use health_checker::{
     feed::{Collection, follow},
-    objects,
     view::{News, NodeFacts, ObjectChange, Update},
+    watched_objects,
 };
 use hyper::{
     Request, Response,
@@ -33,7 +33,7 @@ fn start() -> Bed {
     let fields = Some("metadata.name=n1".into());
     let silence = Duration::from_secs(75);
     let source = Collection { name: "node", path: "/api/v1/nodes".into(), labels: None, fields, watch_seconds: 250, silence };
-    tokio::spawn(follow::<objects::Node>(Client::new(service, "default"), source, refresh.clone(), Update::Node, sender));
+    tokio::spawn(follow::<watched_objects::Node>(Client::new(service, "default"), source, refresh.clone(), Update::Node, sender));
     Bed { api, news, refresh }
 }
 

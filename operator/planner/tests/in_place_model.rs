@@ -8,7 +8,7 @@
 
 use crds::{ledger::GrantReason, token::Phase};
 use planner::{
-    objects::in_place::protocol::{InPlaceFacts, Move, PodView, ReplicaSetView, moves},
+    objects::in_place::moves::{InPlaceFacts, Move, PodView, ReplicaSetView, moves},
     protocol::step::{GrantView, NodeView, Step, StepView, TokenView, step},
 };
 use std::{

@@ -14,7 +14,7 @@ use crate::{
     node::{ManagedNode, again, fits, give_up, is_free, is_kept, renew, replicas, set_free, turn_back},
     objects::{
         deployment_writes, health_checker,
-        in_place::{self, Progress, protocol::Move},
+        in_place::{self, Progress, moves::Move},
         node_writes, pre_pull, render,
         revisions::{self, Targets},
     },

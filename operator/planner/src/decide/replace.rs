@@ -5,7 +5,7 @@ use crate::{
     facts::{DeploymentFacts, InPlacePod, readiness},
     node::ManagedNode,
     objects::{
-        in_place::{self, Progress, protocol::Move, writes},
+        in_place::{self, Progress, moves::Move, writes},
         ownerless,
         revisions::Targets,
     },

@@ -4,7 +4,7 @@
 //! (`operator/src/watch`); everything else reads them.
 
 pub mod label_map;
-mod node;
+mod node_facts;
 mod pod;
 pub mod readiness;
 mod resource;
@@ -12,7 +12,7 @@ pub mod scheduling;
 pub mod shared_spec;
 mod workload;
 
-pub use node::{NodeCondition, NodeFacts};
+pub use node_facts::{NodeCondition, NodeFacts};
 pub use pod::{ContainerFacts, InPlacePod, PodFacts, PullFacts, Unmet, not_before};
 pub use resource::{OtherResource, RESOURCES_PER_NAMESPACE, Resource, SPEC_BYTES, SPEC_MAPPINGS, Withheld};
 pub use workload::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, ReplicaSetFacts, RevisionFacts};

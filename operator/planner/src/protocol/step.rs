@@ -88,7 +88,7 @@ pub enum Step {
     Detach,
     /// Deployment: token `id.InPlace`, and pauses it.
     Pause,
-    /// `ReplicaSet` and pods: what [`moves`](crate::objects::in_place::protocol::moves) says.
+    /// `ReplicaSet` and pods: what [`moves`](crate::objects::in_place::moves::moves) says.
     Replace,
     /// Deployment: what the kind changes, and `id.Updating` or `id.Degrading`.
     Update,

@@ -8,9 +8,9 @@ mod labels;
 pub mod load_balancer;
 pub mod node_rights;
 pub mod node_selection;
-mod rollout;
+mod rollout_settings;
 
-pub use rollout::{RolloutSettings, StepNodes, StepSettings};
+pub use rollout_settings::{RolloutSettings, StepNodes, StepSettings};
 
 use crate::{
     facts::{RESOURCES_PER_NAMESPACE, SPEC_BYTES, SPEC_MAPPINGS, Withheld},

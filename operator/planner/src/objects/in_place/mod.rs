@@ -6,7 +6,7 @@
 pub mod change;
 pub mod classify;
 pub mod completion;
-pub mod protocol;
+pub mod moves;
 pub mod writes;
 
 use crate::reason::RecreateReason;
@@ -25,7 +25,7 @@ use crds::{
     names,
     token::Phase,
 };
-use protocol::{InPlaceFacts, Move, PodView, ReplicaSetView, moves};
+use moves::{InPlaceFacts, Move, PodView, ReplicaSetView, moves};
 use serde_json::Value;
 
 /// A node whose Deployment is paused under its grant's id.

@@ -9,9 +9,9 @@ use crate::world::{
 };
 use crds::{names, token::Phase};
 use health_checker::{
-    objects::{Deployment, Node, Watched},
     verdict::verdict,
     view::{ObjectChange, PodFacts, ReadyPolicy, Update, View, Watch},
+    watched_objects::{Deployment, Node, Watched},
 };
 use serde_json::Value;
 use std::{
