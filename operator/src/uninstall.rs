@@ -84,13 +84,13 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     let mut bindings = cleaner.list::<ClusterRoleBinding>(names::RESOURCE_LABEL).await?;
     bindings.retain(|binding| !binding.labels().get(names::RESOURCE_LABEL).is_some_and(|of| scope.present.contains(of)));
     cleaner.delete(bindings).await?;
-    let (mut cleaned, nodes) = cleaner.clean_all(&scope).await?;
+    let (mut changed, nodes) = cleaner.clean_all(&scope).await?;
     if !options.dry_run {
         // What came before the last API server knew that the policies are gone.
         tokio::time::sleep(POLICIES_LAST).await;
-        cleaned += cleaner.clean_all(&scope).await?.0;
+        changed += cleaner.clean_all(&scope).await?.0;
     }
-    say(format_args!("{prefix}{cleaned} of {nodes} nodes cleaned up"));
+    say(format_args!("{prefix}{changed} of {nodes} nodes cleaned up"));
     Ok(())
 }
 

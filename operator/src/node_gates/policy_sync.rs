@@ -192,7 +192,7 @@ impl Rounds for NodePolicySync {
                 None => false,
             };
             if !changed {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {

@@ -242,8 +242,8 @@ async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_
     let server = Server { without_policies: true, ..Server::default() };
     let admission = Arc::new(Admission::new(true));
     let trusted = watch::Sender::new(None);
-    let served = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };
-    let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(served));
+    let webhook = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };
+    let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(webhook));
     let (edge, web) = (gate("edge"), gate("web"));
     admission.want(wish(&[(&edge, false)]));
     assert!(sync.round(true).await);

@@ -87,7 +87,9 @@ async fn follow_pods(client: Client, state: Arc<GateState>, source: PodSource) {
         let changed: Vec<_> = match seen {
             Seen::All(pods) => {
                 let mut listed = Pods::default();
-                pods.into_iter().for_each(|(key, pod)| insert(&mut listed, key, pod));
+                for (key, pod) in pods {
+                    insert(&mut listed, key, pod);
+                }
                 // The node that a pod was on is not told when it is deleted in a gap.
                 let changed = found.take().unwrap_or_default().differing(&listed);
                 *found = Some(listed);
@@ -95,7 +97,9 @@ async fn follow_pods(client: Client, state: Arc<GateState>, source: PodSource) {
             }
             Seen::Now((key, pod)) => {
                 let node = pod.0.clone();
-                found.iter_mut().for_each(|found| insert(found, key.clone(), pod.clone()));
+                if let Some(found) = found {
+                    insert(found, key, pod);
+                }
                 vec![node]
             }
             Seen::Gone((key, _)) => found.iter_mut().flat_map(|found| remove(found, &key)).collect(),
@@ -215,11 +219,15 @@ async fn follow_csi_drivers(client: Client, state: Arc<GateState>) {
                 None
             }
             Seen::Now((name, drivers)) => {
-                found.iter_mut().for_each(|found| drop(found.insert(name.clone(), drivers.clone())));
+                if let Some(found) = found {
+                    found.insert(name.clone(), drivers);
+                }
                 Some(name)
             }
             Seen::Gone((name, _)) => {
-                found.iter_mut().for_each(|found| drop(found.remove(&name)));
+                if let Some(found) = found {
+                    found.remove(&name);
+                }
                 Some(name)
             }
         };
