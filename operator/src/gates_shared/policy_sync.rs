@@ -91,7 +91,8 @@ impl PolicySync {
 
     /// Finds out what is there of ours, and whether there are such kinds at all; nothing if that could not be found out.
     pub async fn list(&mut self) -> Option<bool> {
-        let mut found = BTreeMap::new();
+        let (mut found, mut has_policies) = (BTreeMap::new(), true);
+        // Both are asked for: each right that is missing is told of.
         for kind in [BINDING, POLICY] {
             match self.api(kind).list(&ListParams::default().labels(self.label)).await {
                 Ok(listed) => found.extend(listed.items.into_iter().map(|object| {
@@ -103,8 +104,7 @@ impl PolicySync {
                         let message = status.message;
                         tracing::warn!(message, "no admission policies without the right to list them: install deploy/10-rbac.yaml");
                     }
-                    self.held.clear();
-                    return Some(false);
+                    has_policies = false;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "admission policies cannot be listed; trying again");
@@ -112,13 +112,16 @@ impl PolicySync {
                 }
             }
         }
+        if !has_policies {
+            found.clear();
+        }
         for (key, held) in &mut found {
             // As it was left: it need not be written again.
             let before = self.held.remove(key).filter(|before| before.version == held.version && before.version.is_some());
             held.written = before.and_then(|before| before.written);
         }
         self.held = found;
-        Some(true)
+        Some(has_policies)
     }
 
     /// Applies what differs from what was last applied, and deletes what nobody wants, unless its gate may be one that cannot be read, as
