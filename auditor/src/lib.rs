@@ -198,7 +198,7 @@ impl Share {
 
 /// What was found, and the greatest numbers on the way.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict {
+pub struct AuditReport {
     /// What must not have happened.
     pub violations: Vec<Violation>,
     /// Most nodes of one resource that were out of service by the operator at once.
@@ -212,7 +212,7 @@ pub struct Verdict {
 }
 
 /// Judges a history, which must be sorted by revision, and what was answered meanwhile, sorted by time.
-pub fn audit(history: &[Observation], answers: Vec<Answer>, expected: &Expectations) -> Verdict {
+pub fn audit(history: &[Observation], answers: Vec<Answer>, expected: &Expectations) -> AuditReport {
     let mut audit = Audit::new(expected);
     for answer in answers {
         audit.hear(answer);
@@ -239,7 +239,7 @@ pub struct Audit<'a> {
     deleted_resources: BTreeMap<String, u64>,
     /// Nodes that a scenario has its hands on; a Node that is registered again stays here.
     touched: BTreeSet<String>,
-    verdict: Verdict,
+    verdict: AuditReport,
     now: u64,
 }
 
@@ -268,7 +268,7 @@ impl<'a> Audit<'a> {
             proof: proof::ProofMemory::default(),
             deleted_resources: BTreeMap::new(),
             touched: BTreeSet::new(),
-            verdict: Verdict::default(),
+            verdict: AuditReport::default(),
             now: 0,
         }
     }
@@ -374,7 +374,7 @@ impl<'a> Audit<'a> {
     }
 
     /// Ends it.
-    pub fn finish(mut self) -> Verdict {
+    pub fn finish(mut self) -> AuditReport {
         self.judge_late_remains();
         self.judge_late_answers();
         self.verdict

@@ -22,10 +22,10 @@ use kube::{
 };
 use operator::{
     compat,
-    deployed::{self, Options},
+    deployed::{self, OperatorOptions},
     gates_shared::{CompatGates, definitions},
     pages, pod_gates,
-    watch::{Guarded, Observed, Observer},
+    watch::{GuardedResource, Observed, Observer},
 };
 use planner::{
     Snapshot,
@@ -190,7 +190,7 @@ impl Cluster {
         let readable: Vec<_> = resources.iter().filter_map(|guarded| guarded.0.as_ref().ok()).collect();
         let pod_gates = self.pod_gates(&mut remarks).await?;
         let of_nodes = self.node_gates(&readable, &compat, observer.node_rights(), &pod_gates.world, &mut remarks).await?;
-        observer.take::<Guarded>(resources);
+        observer.take::<GuardedResource>(resources);
         Ok((ClusterView { observer, of_nodes, pod_gates, timing }, remarks))
     }
 
@@ -200,7 +200,7 @@ impl Cluster {
         let request = RuleRequest::of("list", "apps", "deployments", Some(namespace));
         let found = match list(&Api::<Deployment>::namespaced(self.client.clone(), namespace), deployed::LABELS).await {
             Ok(found) => match found.as_slice() {
-                [one] => Options::of(one).map_err(|why| format!("Deployment {} in namespace {namespace}: {why}", one.name_any())),
+                [one] => OperatorOptions::of(one).map_err(|why| format!("Deployment {} in namespace {namespace}: {why}", one.name_any())),
                 [] => Err(format!("there is no operator in namespace {namespace} (set --operator-namespace)")),
                 _ => Err(format!("there are several operators in namespace {namespace}")),
             },
@@ -219,9 +219,9 @@ impl Cluster {
     }
 
     /// The resources of all namespaces: others may use the same nodes. Who may not list them gets those of the namespace.
-    async fn all_resources(&self, remarks: &mut Vec<String>) -> Result<Vec<Guarded>> {
+    async fn all_resources(&self, remarks: &mut Vec<String>) -> Result<Vec<GuardedResource>> {
         let request = RuleRequest { namespace: None, ..RuleRequest::ours("list", "") };
-        match list(&Api::<Guarded>::all(self.client.clone()), "").await {
+        match list(&Api::<GuardedResource>::all(self.client.clone()), "").await {
             Ok(listed) => Ok(listed),
             Err(error) if is_missing(&error) => Err(unknown_kind()),
             Err(error) if is_forbidden(&error) => {

@@ -120,7 +120,7 @@ pub struct CompatFlags {
     pub run_as_daemon: Option<bool>,
     /// Built-in gate.
     #[arg(long)]
-    pub preset: Option<Preset>,
+    pub preset: Option<BuiltInGate>,
     /// Namespace of the preset's pods. Default: any, as in the original. Anyone who may create pods there can release nodes.
     #[arg(long, requires = "preset", default_value = "")]
     pub preset_namespace: String,
@@ -128,7 +128,7 @@ pub struct CompatFlags {
 
 /// Built-in gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Preset {
+pub enum BuiltInGate {
     /// As nodetaintshandler: startup.k8s.io/initializing=wait:NoSchedule until a pod startup.k8s.io/component=init is ready.
     /// `STARTUP_BACKFILL=1` includes existing nodes that are idle.
     #[value(name = "startup.k8s.io")]
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_preset_is_named_and_its_namespace_needs_it() {
         let given = compat(&["--preset=startup.k8s.io", "--preset-namespace=ops"], &[]).unwrap();
-        assert_eq!((given.preset, given.preset_namespace.as_str()), (Some(Preset::Startup), "ops"));
+        assert_eq!((given.preset, given.preset_namespace.as_str()), (Some(BuiltInGate::Startup), "ops"));
         assert!(compat(&["--preset=other"], &[]).is_err());
         assert!(compat(&["--preset-namespace=ops"], &[]).is_err());
     }

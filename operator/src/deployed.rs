@@ -15,14 +15,14 @@ const CONFIG_MAP: &str = "TAINT_CONFIGMAP";
 
 /// Options of an operator.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct OperatorOptions {
     /// What resources may have written to Nodes.
     pub node_rights: NodeRights,
     /// Gates from other places than objects.
     pub compat: CompatFlags,
 }
 
-impl Options {
+impl OperatorOptions {
     /// As the Deployment gives them; or why they cannot be told.
     pub fn of(deployment: &Deployment) -> Result<Self, String> {
         let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
@@ -93,27 +93,27 @@ fn environment(container: &Container, is_read: impl Fn(&str) -> bool) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{ConfigMaps, Preset};
+    use crate::args::{BuiltInGate, ConfigMaps};
     use crds::node_readiness_gate::{Effect, GateTaint};
     use planner::spec::node_rights::{Keys, NamespaceKeys};
     use serde_json::{Value, json};
 
-    fn options(arguments: &[&str], environment: &Value, more: &Value) -> Result<Options, String> {
+    fn options(arguments: &[&str], environment: &Value, more: &Value) -> Result<OperatorOptions, String> {
         let mut container = json!({"name": "c", "command": ["/ingress-daemonset-operator"], "args": arguments, "env": environment});
         container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let pod = json!({"containers": [{"name": "sidecar", "args": ["--allowed-detach-keys=*"]}, container]});
         let deployment = json!({"metadata": {"name": "o"}, "spec": {"selector": {}, "template": {"metadata": {}, "spec": pod}}});
-        Options::of(&serde_json::from_value(deployment).unwrap())
+        OperatorOptions::of(&serde_json::from_value(deployment).unwrap())
     }
 
-    fn by(arguments: &[&str], environment: &Value) -> Options {
+    fn by(arguments: &[&str], environment: &Value) -> OperatorOptions {
         options(arguments, environment, &json!({})).unwrap()
     }
 
     #[test]
     fn options_are_those_of_the_command_line_then_of_the_environment_then_the_default() {
         assert_eq!(by(&["run"], &json!([])).node_rights, NodeRights::default());
-        let keys = |options: Options| options.node_rights.detach_keys;
+        let keys = |options: OperatorOptions| options.node_rights.detach_keys;
         let (one, two): (NamespaceKeys, NamespaceKeys) = (Keys::One("a/b".into()).into(), Keys::Of("c".into()).into());
         let variable = json!([{"name": "ALLOWED_DETACH_KEYS", "value": "a/b,c/*"}]);
         assert_eq!(keys(by(&["run"], &variable)), [one.clone(), two.clone()]);
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn gates_of_a_config_map_and_a_preset_are_read_in_each_spelling() {
         let compat = by(&["run", "--preset=startup.k8s.io", "--preset-namespace", "ops"], &json!([])).compat;
-        assert_eq!((compat.preset, compat.preset_namespace.as_str()), (Some(Preset::Startup), "ops"));
+        assert_eq!((compat.preset, compat.preset_namespace.as_str()), (Some(BuiltInGate::Startup), "ops"));
         let compat = by(&["run"], &json!([{"name": "TAINT_CONFIGMAP-NAME", "value": "pods"}])).compat;
         assert_eq!(compat.legacy_configmap, Some(ConfigMaps { namespace: "kube-system".into(), names: vec!["pods".into()] }));
     }

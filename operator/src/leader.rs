@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How acting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LeadershipEnd {
     /// Asked to stop; the lease was released.
     Stopped,
     /// The lease went to another replica, or could not be renewed: nothing may be written any more.
@@ -63,13 +63,13 @@ pub async fn act_while_leading(
     terms: Terms,
     stop: CancellationToken,
     work: impl Future<Output = ()>,
-) -> Outcome {
+) -> LeadershipEnd {
     if run.no_leader_election {
         tokio::select! {
             () = stop.cancelled() => {}
             () = work => {}
         }
-        return Outcome::Stopped;
+        return LeadershipEnd::Stopped;
     }
     let election = LeaderElection::new(client, &run.lease_namespace, &run.lease_name, &run.identity)
         .with_lease_duration(terms.duration)
@@ -80,10 +80,10 @@ pub async fn act_while_leading(
         election.with_lease(work).await
     };
     let outcome = tokio::select! {
-        () = stop.cancelled() => Outcome::Stopped,
-        ended = lead => if ended.is_some() { Outcome::Stopped } else { Outcome::LeaseLost },
+        () = stop.cancelled() => LeadershipEnd::Stopped,
+        ended = lead => if ended.is_some() { LeadershipEnd::Stopped } else { LeadershipEnd::LeaseLost },
     };
-    if outcome == Outcome::Stopped {
+    if outcome == LeadershipEnd::Stopped {
         // A renewal that was under way when the order came may arrive between the look at the lease and its release, which is
         // refused then; the second look finds that.
         election.release().await;
@@ -189,7 +189,7 @@ mod tests {
             stop.cancel();
             std::future::pending::<()>().await;
         };
-        assert_eq!(act_while_leading(serve(&lease), &run, Terms::of(&run)?, stop.clone(), work).await, Outcome::Stopped);
+        assert_eq!(act_while_leading(serve(&lease), &run, Terms::of(&run)?, stop.clone(), work).await, LeadershipEnd::Stopped);
         assert_eq!(holder(&lease), None);
         Ok(())
     }
@@ -202,7 +202,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         let outcome = act_while_leading(serve(&lease), &run, Terms::of(&run)?, CancellationToken::new(), work).await;
-        assert_eq!(outcome, Outcome::LeaseLost);
+        assert_eq!(outcome, LeadershipEnd::LeaseLost);
         assert_eq!(holder(&lease).as_deref(), Some("b"));
         Ok(())
     }

@@ -17,7 +17,7 @@ use operator::{
     client::layered,
     compat::{ConfigMapGate, one_pass},
     gates_shared::GateState,
-    leader::{self, Outcome, Terms, act_while_leading},
+    leader::{self, LeadershipEnd, Terms, act_while_leading},
     metrics::Metrics,
     node_gates, pod_gates,
     rights::{NoteRefusals, Rights},
@@ -92,7 +92,7 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
         }
         Err(error) => tracing::warn!(error = format!("{error:#}"), "whether an operator leads is not known"),
     }
-    let options = one_pass::Options {
+    let options = one_pass::OnePassOptions {
         reporter: reporter(&run),
         client,
         compat,
@@ -126,7 +126,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
     // Whoever leads or not: the webhook of each replica acts for the gate of the ConfigMap, too.
     tokio::spawn(config_map.follow());
     let webhook = serve_webhook(&run, &client, (&observer, &gates), &metrics, &stop).await?;
-    let node_gates = node_gates::Options {
+    let node_gates = node_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
         state: Arc::clone(&gates),
@@ -134,7 +134,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
         webhook: webhook.as_ref().map(webhook::Secrets::webhook),
     };
-    let pod_gates = pod_gates::Options {
+    let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
         state: Arc::clone(&gates),
@@ -161,8 +161,8 @@ async fn start(run: Run) -> anyhow::Result<()> {
     // The server ends with `stop`; its own failure was already seen by whoever probed it.
     let _ = server.await;
     match outcome {
-        Outcome::Stopped => Ok(()),
-        Outcome::LeaseLost => {
+        LeadershipEnd::Stopped => Ok(()),
+        LeadershipEnd::LeaseLost => {
             anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it")
         }
     }
@@ -192,7 +192,7 @@ async fn serve_webhook(
 async fn act(
     context: Arc<Context>,
     resources: Store<Named>,
-    (node_gates, pod_gates): (node_gates::Options, pod_gates::Options),
+    (node_gates, pod_gates): (node_gates::EngineOptions, pod_gates::EngineOptions),
     webhook: Option<webhook::Secrets>,
     stop: CancellationToken,
 ) {

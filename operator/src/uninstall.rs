@@ -6,7 +6,7 @@ use crate::{
     leader::holder,
     node_gates::act,
     pages,
-    watch::{Guarded, Observer, PAGE},
+    watch::{GuardedResource, Observer, PAGE},
     write,
 };
 use anyhow::{Context as _, bail};
@@ -187,15 +187,15 @@ fn is_gone(error: kube::Error) -> kube::Result<()> {
 }
 
 /// Resources that are there.
-async fn resources(client: &Client) -> anyhow::Result<Vec<Guarded>> {
-    match pages::all(&Api::<Guarded>::all(client.clone()), ListParams::default(), PAGE).await {
+async fn resources(client: &Client) -> anyhow::Result<Vec<GuardedResource>> {
+    match pages::all(&Api::<GuardedResource>::all(client.clone()), ListParams::default(), PAGE).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         result => result.context("listing IngressDaemonSets"),
     }
 }
 
 /// The same by the first 8 characters of their UID. What is theirs stays, which is said.
-fn present(resources: &[Guarded]) -> BTreeSet<String> {
+fn present(resources: &[GuardedResource]) -> BTreeSet<String> {
     for resource in resources {
         let named = format!("{}/{}", resource.namespace().unwrap_or_default(), resource.name_any());
         say(format_args!(
@@ -207,7 +207,7 @@ fn present(resources: &[Guarded]) -> BTreeSet<String> {
 }
 
 /// What gates and resources that are there have or had put on nodes, as far as they can be decoded, and what the command line names.
-fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[Guarded], options: &CleanupNodes) -> GatesAndResources {
+fn known(gates: &[DeserializeGuard<NodeReadinessGate>], resources: &[GuardedResource], options: &CleanupNodes) -> GatesAndResources {
     let mut world = World { rights: options.node_rights(), ..World::default() };
     let gates = gates.iter().filter_map(|gate| gate.0.as_ref().ok());
     world.gates = gates.clone().map(definitions::gate).map(|gate| (gate.uid.clone(), Arc::new(gate))).collect();

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Clone)]
-struct Shared {
+struct WebState {
     metrics: Arc<Metrics>,
     observer: Arc<Observer>,
 }
@@ -28,13 +28,13 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, observer: Arc<O
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.scrape() }))
-        .with_state(Shared { metrics, observer });
+        .route("/metrics", get(|State(shared): State<WebState>| async move { shared.metrics.scrape() }))
+        .with_state(WebState { metrics, observer });
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await.context("web server")
 }
 
 /// Ready when every watch has listed once: a standby with a warm view is ready, too. Rights that are missing are told in either case.
-async fn ready(State(shared): State<Shared>) -> (StatusCode, String) {
+async fn ready(State(shared): State<WebState>) -> (StatusCode, String) {
     let missing = shared.observer.missing();
     let (code, first) = if missing.is_empty() {
         (StatusCode::OK, "ok".into())

@@ -5,7 +5,7 @@ use kube::{Client, client::Body};
 use operator::{
     gates_shared::GateState,
     metrics::GateMetrics,
-    watch::{Guarded, Observer},
+    watch::{GuardedResource, Observer},
     webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
 };
 use planner::spec::node_rights::NodeRights;
@@ -208,7 +208,7 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
             },
             "status": {"nodeReadiness": {"conditions": [condition]}},
         });
-        serde_json::from_value::<Guarded>(resource).unwrap()
+        serde_json::from_value::<GuardedResource>(resource).unwrap()
     };
     let observer = Observer::with(NodeRights { taints: vec!["default=readiness.k8s.io/*".parse().unwrap()], ..NodeRights::default() });
     observer.take(vec![resource("open", "default", "True"), resource("shut", "default", "False"), resource("hostile", "tenant", "True")]);

@@ -17,7 +17,7 @@ use tokio::{sync::broadcast, task::JoinSet, time::timeout};
 pub use crate::auditor::watch::api;
 use crate::{
     auditor::{
-        Answer, Audit, Expectations, Kind, Observation, Property, Verdict, Violation, audit,
+        Answer, Audit, AuditReport, Expectations, Kind, Observation, Property, Violation, audit,
         order::Queue,
         revision_of,
         watch::{self, Sink, is_unknown_kind},
@@ -84,13 +84,13 @@ impl Recorder {
     }
 
     /// What the auditor says of everything up to now.
-    pub async fn judge(&self, expected: &Expectations) -> Result<Verdict> {
+    pub async fn judge(&self, expected: &Expectations) -> Result<AuditReport> {
         let answers = self.answers();
         Ok(audit(&self.history().await?, answers, expected))
     }
 
     /// The same of what came after the first `from` observations: to those before others were held, and health checkers are left out.
-    pub async fn judge_since(&self, from: usize, expected: &Expectations) -> Result<Verdict> {
+    pub async fn judge_since(&self, from: usize, expected: &Expectations) -> Result<AuditReport> {
         let mut audit = Audit::new(expected);
         for (place, observation) in self.history().await?.iter().enumerate() {
             if place < from { audit.take_in(observation) } else { audit.observe(observation) }

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    auditor::{Expectations, Verdict},
+    auditor::{AuditReport, Expectations},
     bed::{Bed, Options, rights},
 };
 
@@ -173,7 +173,7 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
     outcome
 }
 
-async fn judge(bed: &Bed, scenario: &Scenario) -> Result<Verdict> {
+async fn judge(bed: &Bed, scenario: &Scenario) -> Result<AuditReport> {
     let started = Instant::now();
     let verdict = bed.recorder.judge(&(scenario.expected)()).await?;
     let (changes, answers, seconds) = (verdict.observations, verdict.answers, started.elapsed().as_secs_f32());

@@ -1,7 +1,7 @@
 //! Gates that come from the command line: the `ConfigMap` of istio-cni-taint, which is watched, and the built-in preset.
 
 use crate::{
-    args::{CompatFlags, ConfigMaps, Preset},
+    args::{BuiltInGate, CompatFlags, ConfigMaps},
     gates_shared::{CompatGates, GateState},
     watch::WATCH_SECONDS,
     write::publish,
@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// What is known of one name.
 #[derive(Clone, Debug, Default)]
-enum Known {
+enum ConfigMapState {
     /// It was not asked yet.
     #[default]
     Nothing,
@@ -43,14 +43,14 @@ enum Found<'a> {
 }
 
 /// The first that there is; one that was not asked yet may be there.
-fn first(known: &[Known]) -> Found<'_> {
+fn first(known: &[ConfigMapState]) -> Found<'_> {
     let mut found = Found::Missing("there is no such ConfigMap");
     for one in known {
         match one {
-            Known::Nothing => return Found::Nothing,
-            Known::Refused => found = Found::Missing("it cannot be read: install deploy/optional/legacy-configmap.yaml"),
-            Known::Seen(None) => {}
-            Known::Seen(Some(object)) => return Found::This(object),
+            ConfigMapState::Nothing => return Found::Nothing,
+            ConfigMapState::Refused => found = Found::Missing("it cannot be read: install deploy/optional/legacy-configmap.yaml"),
+            ConfigMapState::Seen(None) => {}
+            ConfigMapState::Seen(Some(object)) => return Found::This(object),
         }
     }
     found
@@ -59,7 +59,7 @@ fn first(known: &[Known]) -> Found<'_> {
 /// The gate of a preset; `since`: see [`preset::startup`].
 pub fn of_preset(options: &CompatFlags, backfill: bool, since: i64) -> Option<Gate> {
     match options.preset? {
-        Preset::Startup => Some(preset::startup(&options.preset_namespace, backfill, since)),
+        BuiltInGate::Startup => Some(preset::startup(&options.preset_namespace, backfill, since)),
     }
 }
 
@@ -118,20 +118,20 @@ impl ConfigMapGate {
             watcher::watcher(api, config).default_backoff().map(move |event| (place, event)).boxed()
         });
         let mut events = select_all(watches);
-        let mut known = vec![Known::default(); at.names.len()];
+        let mut known = vec![ConfigMapState::default(); at.names.len()];
         let mut listing = vec![None; at.names.len()];
         while let Some((place, event)) = events.next().await {
             let (Some(known_here), Some(listing)) = (known.get_mut(place), listing.get_mut(place)) else { continue };
             match event {
                 Ok(Event::Init) => *listing = None,
                 Ok(Event::InitApply(object)) => *listing = Some(Box::new(object)),
-                Ok(Event::InitDone) => *known_here = Known::Seen(listing.take()),
-                Ok(Event::Apply(object)) => *known_here = Known::Seen(Some(Box::new(object))),
-                Ok(Event::Delete(_)) => *known_here = Known::Seen(None),
+                Ok(Event::InitDone) => *known_here = ConfigMapState::Seen(listing.take()),
+                Ok(Event::Apply(object)) => *known_here = ConfigMapState::Seen(Some(Box::new(object))),
+                Ok(Event::Delete(_)) => *known_here = ConfigMapState::Seen(None),
                 Err(error) => {
                     tracing::warn!(namespace = at.namespace, name = at.names.get(place), %error, "watch of the ConfigMap failed; trying again");
-                    if matches!(known_here, Known::Nothing) {
-                        *known_here = Known::Refused;
+                    if matches!(known_here, ConfigMapState::Nothing) {
+                        *known_here = ConfigMapState::Refused;
                     }
                 }
             }
@@ -140,7 +140,7 @@ impl ConfigMapGate {
     }
 
     /// What cannot be read keeps what was read last.
-    async fn settle(&mut self, at: &ConfigMaps, known: &[Known]) {
+    async fn settle(&mut self, at: &ConfigMaps, known: &[ConfigMapState]) {
         let named = format!("{}/{}", at.namespace, at.names.join(" or "));
         match first(known) {
             Found::Nothing => {}
@@ -204,14 +204,16 @@ mod tests {
     #[test]
     fn the_first_config_map_that_there_is_counts_and_one_not_asked_for_yet_may_be_there() {
         let (one, two) = (object("one", ""), object("two", ""));
-        let seen = |object: &ConfigMap| Known::Seen(Some(Box::new(object.clone())));
+        let seen = |object: &ConfigMap| ConfigMapState::Seen(Some(Box::new(object.clone())));
         assert_eq!(first(&[seen(&one), seen(&two)]), Found::This(&one));
-        assert_eq!(first(&[Known::Seen(None), seen(&two)]), Found::This(&two));
-        assert_eq!(first(&[seen(&one), Known::Nothing]), Found::This(&one));
-        assert_eq!(first(&[Known::Nothing, seen(&two)]), Found::Nothing);
-        assert_eq!(first(&[Known::Refused, seen(&two)]), Found::This(&two));
-        assert!(matches!(first(&[Known::Seen(None), Known::Seen(None)]), Found::Missing(why) if why.contains("no such")));
-        assert!(matches!(first(&[Known::Seen(None), Known::Refused]), Found::Missing(why) if why.contains("deploy/optional")));
+        assert_eq!(first(&[ConfigMapState::Seen(None), seen(&two)]), Found::This(&two));
+        assert_eq!(first(&[seen(&one), ConfigMapState::Nothing]), Found::This(&one));
+        assert_eq!(first(&[ConfigMapState::Nothing, seen(&two)]), Found::Nothing);
+        assert_eq!(first(&[ConfigMapState::Refused, seen(&two)]), Found::This(&two));
+        assert!(matches!(first(&[ConfigMapState::Seen(None), ConfigMapState::Seen(None)]), Found::Missing(why) if why.contains("no such")));
+        assert!(
+            matches!(first(&[ConfigMapState::Seen(None), ConfigMapState::Refused]), Found::Missing(why) if why.contains("deploy/optional"))
+        );
     }
 
     #[test]

@@ -5,9 +5,9 @@ use crate::{
     args::CompatFlags,
     gates_shared::{CompatGates, GateState, definitions},
     metrics::GateMetrics,
-    node_gates::{self, Engine, Seen},
+    node_gates::{self, Engine, NodesSeen},
     pages,
-    watch::{Guarded, Observed, Observer, PAGE},
+    watch::{GuardedResource, Observed, Observer, PAGE},
 };
 use anyhow::{Context as _, bail};
 use k8s_controller::events::{EventRecorder, Reporter};
@@ -31,7 +31,7 @@ const LISTED_WITHIN: Duration = Duration::from_mins(1);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What one pass needs.
-pub struct Options {
+pub struct OnePassOptions {
     /// API client without retries of its own.
     pub client: Client,
     /// Gates from the command line.
@@ -69,7 +69,7 @@ pub struct Report {
 }
 
 /// Lists, decides, changes.
-pub async fn run(options: Options) -> anyhow::Result<Report> {
+pub async fn run(options: OnePassOptions) -> anyhow::Result<Report> {
     let deadline = Instant::now() + LISTED_WITHIN;
     let engine = loop {
         match start(&options, deadline).await {
@@ -87,7 +87,7 @@ pub async fn run(options: Options) -> anyhow::Result<Report> {
 }
 
 /// The loop that knows all nodes, and everything that decisions about them read.
-async fn start(options: &Options, deadline: Instant) -> anyhow::Result<Engine> {
+async fn start(options: &OnePassOptions, deadline: Instant) -> anyhow::Result<Engine> {
     let client = &options.client;
     let observer = Arc::new(Observer::with(options.node_rights.clone()));
     let state = GateState::of(&observer);
@@ -95,7 +95,7 @@ async fn start(options: &Options, deadline: Instant) -> anyhow::Result<Engine> {
     let compat = from_command_line(options).await?;
     state.change_compat(|known| *known = compat);
     observer.take(list::<Node>(Api::all(client.clone()), ListParams::default()).await.context("listing Nodes")?);
-    observer.take(list::<Guarded>(Api::all(client.clone()), ListParams::default()).await.context("listing IngressDaemonSets")?);
+    observer.take(list::<GuardedResource>(Api::all(client.clone()), ListParams::default()).await.context("listing IngressDaemonSets")?);
     // Of what belongs to resources nothing is read until a gate asks for replicas.
     observer.take::<Deployment>(Vec::new());
     observer.take::<ReplicaSet>(Vec::new());
@@ -106,7 +106,7 @@ async fn start(options: &Options, deadline: Instant) -> anyhow::Result<Engine> {
     if gates.iter().any(|gate| gate.0.is_err()) || observer.has_unreadable() {
         tracing::warn!("some gates cannot be decoded: their nodes stay as they are");
     }
-    let gate_options = node_gates::Options {
+    let gate_options = node_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
         state: Arc::clone(&state),
@@ -142,7 +142,7 @@ where
     pages::all(&api, params, PAGE).await
 }
 
-async fn from_command_line(options: &Options) -> anyhow::Result<CompatGates> {
+async fn from_command_line(options: &OnePassOptions) -> anyhow::Result<CompatGates> {
     let now = chrono::Utc::now().timestamp();
     let mut compat = CompatGates { preset: of_preset(&options.compat, options.backfill, now), ..CompatGates::default() };
     let Some(at) = &options.compat.legacy_configmap else { return Ok(compat) };
@@ -159,7 +159,7 @@ async fn from_command_line(options: &Options) -> anyhow::Result<CompatGates> {
 }
 
 /// The replicas that gates ask for, as a pass over their resource sees them.
-async fn replicas(options: &Options, observer: &Observer, state: &GateState) -> anyhow::Result<()> {
+async fn replicas(options: &OnePassOptions, observer: &Observer, state: &GateState) -> anyhow::Result<()> {
     let ours = || ListParams::default().labels(crds::names::RESOURCE_LABEL);
     take::<Deployment>(options, observer, ours()).await?;
     take::<ReplicaSet>(options, observer, ours()).await?;
@@ -181,7 +181,7 @@ async fn replicas(options: &Options, observer: &Observer, state: &GateState) -> 
     Ok(())
 }
 
-async fn take<K>(options: &Options, observer: &Observer, params: ListParams) -> anyhow::Result<()>
+async fn take<K>(options: &OnePassOptions, observer: &Observer, params: ListParams) -> anyhow::Result<()>
 where
     K: Observed + Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
 {
@@ -190,7 +190,7 @@ where
     Ok(())
 }
 
-fn lines<'s>(seen: &'s Seen, node: &'s str, views: &'s BTreeMap<String, GateView>) -> impl Iterator<Item = Line> + 's {
+fn lines<'s>(seen: &'s NodesSeen, node: &'s str, views: &'s BTreeMap<String, GateView>) -> impl Iterator<Item = Line> + 's {
     views.iter().filter_map(move |(uid, view)| {
         let gate = seen.gates.get(uid)?;
         let taint = &gate.spec.taint;

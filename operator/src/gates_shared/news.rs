@@ -6,14 +6,14 @@ use tokio::sync::Notify;
 
 /// What has changed.
 #[derive(Debug, Default)]
-pub struct News<T> {
+pub struct ChangeQueue<T> {
     changes: Mutex<T>,
     /// Somebody takes it. Nobody does on a standby, which sees nodes come and go for weeks.
     heard: AtomicBool,
     wake: Notify,
 }
 
-impl<T: Default + PartialEq> News<T> {
+impl<T: Default + PartialEq> ChangeQueue<T> {
     /// Something has changed.
     pub fn tell(&self, change: impl FnOnce(&mut T)) {
         change(&mut self.changes.lock());

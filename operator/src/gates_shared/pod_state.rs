@@ -1,6 +1,6 @@
 //! What watches, probes and passes over resources tell the loop, inside one process.
 
-use super::news::News;
+use super::news::ChangeQueue;
 use parking_lot::{Mutex, MutexGuard};
 use planner::{
     gates_shared::{Key, ReplicaHealth, Source},
@@ -46,7 +46,7 @@ pub struct Changes {
 
 /// What is known of everything but Nodes.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct PodGateFacts {
     /// As decisions see it.
     pub world: World,
     /// The gates were listed, or must not be.
@@ -83,7 +83,7 @@ impl Slices {
     }
 }
 
-impl Known {
+impl PodGateFacts {
     /// Takes a pod in that a watch has shown, unless a newer one is known; whether that is news.
     pub fn insert(&mut self, key: Key, pod: Pod) -> bool {
         if !self.world.pod_sources.contains_key(&key.0) || self.world.pods.get(&key).is_some_and(|known| known.version > pod.version) {
@@ -117,13 +117,13 @@ impl Known {
 /// The meeting point.
 #[derive(Debug, Default)]
 pub struct PodGateState {
-    news: News<Changes>,
-    known: Mutex<Known>,
+    news: ChangeQueue<Changes>,
+    known: Mutex<PodGateFacts>,
 }
 
 impl PodGateState {
     /// What is known.
-    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
+    pub(crate) fn known(&self) -> MutexGuard<'_, PodGateFacts> {
         self.known.lock()
     }
 
@@ -181,7 +181,7 @@ impl PodGateState {
     /// Changes what is known of the endpoints of a namespace; `service`: of this one alone.
     pub(crate) fn slices(&self, namespace: &str, service: Option<&str>, change: impl FnOnce(&mut Slices)) {
         let mut known = self.known();
-        let Known { slices, world, .. } = &mut *known;
+        let PodGateFacts { slices, world, .. } = &mut *known;
         let Some(slices) = slices.get_mut(namespace) else { return };
         change(slices);
         let of_namespace = world.services.range_mut((namespace.to_owned(), String::new())..).take_while(|(key, _)| key.0 == namespace);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_newer_of_two_pods_counts_and_what_the_watch_does_not_show_is_gone() {
-        let mut known = Known::default();
+        let mut known = PodGateFacts::default();
         let (key, other) = (("a".to_owned(), "p".to_owned()), ("b".to_owned(), "p".to_owned()));
         assert!(!known.insert(key.clone(), pod(2)), "the namespace is not watched any more");
         for namespace in ["a", "b"] {

@@ -59,7 +59,7 @@ pub async fn run(mut work: impl Rounds) {
 
 /// An object that was applied or found.
 #[derive(Debug, Default)]
-struct Held {
+struct AppliedPolicy {
     uid: String,
     /// What it was made from, and when; nothing when somebody else wrote it last, or another operator.
     written: Option<(Value, Instant)>,
@@ -73,7 +73,7 @@ pub struct PolicySync {
     label: &'static str,
     field_manager: &'static str,
     /// By plural and name.
-    held: BTreeMap<(&'static str, String), Held>,
+    held: BTreeMap<(&'static str, String), AppliedPolicy>,
     /// Somebody was told that they must not be listed.
     told: bool,
 }
@@ -97,7 +97,7 @@ impl PolicySync {
             match self.api(kind).list(&ListParams::default().labels(self.label)).await {
                 Ok(listed) => found.extend(listed.items.into_iter().map(|object| {
                     let uid = object.labels().get(self.label).cloned().unwrap_or_default();
-                    ((kind.1, object.name_any()), Held { uid, written: None, version: object.metadata.resource_version })
+                    ((kind.1, object.name_any()), AppliedPolicy { uid, written: None, version: object.metadata.resource_version })
                 })),
                 Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
                     if status.code == 403 && !std::mem::replace(&mut self.told, true) {
@@ -135,7 +135,7 @@ impl PolicySync {
             }
         }
         let names: BTreeSet<_> = wanted.iter().map(|(_, policy)| policy.name.as_str()).collect();
-        let is_other = |name: &str, held: &Held| !names.contains(name) && !spares(&held.uid);
+        let is_other = |name: &str, held: &AppliedPolicy| !names.contains(name) && !spares(&held.uid);
         let others = self.held.iter().filter(|((_, name), held)| is_other(name, held)).map(|(key, held)| (key.clone(), held.uid.clone()));
         let others: Vec<_> = others.collect();
         for kind in [BINDING, POLICY] {
@@ -156,14 +156,14 @@ impl PolicySync {
     async fn apply(&mut self, uid: &str, policy: &AdmissionPolicy) -> kube::Result<()> {
         for (kind, body) in [(POLICY, &policy.policy), (BINDING, &policy.binding)] {
             let key = (kind.1, policy.name.clone());
-            let is_written = |held: &Held| held.written.as_ref().is_some_and(|(written, _)| written == body);
+            let is_written = |held: &AppliedPolicy| held.written.as_ref().is_some_and(|(written, _)| written == body);
             if self.held.get(&key).is_some_and(is_written) {
                 continue;
             }
             let params = PatchParams::apply(self.field_manager).force();
             let applied = self.api(kind).patch(&policy.name, &params, &Patch::Apply(body)).await?;
             let written = Some((body.clone(), Instant::now()));
-            self.held.insert(key, Held { uid: uid.to_owned(), written, version: applied.metadata.resource_version });
+            self.held.insert(key, AppliedPolicy { uid: uid.to_owned(), written, version: applied.metadata.resource_version });
         }
         Ok(())
     }

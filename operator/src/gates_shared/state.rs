@@ -1,6 +1,6 @@
 //! What the loop of gates and the passes over resources tell each other, inside one process.
 
-use super::{news::News, pod_state::PodGateState};
+use super::{news::ChangeQueue, pod_state::PodGateState};
 use crate::watch::{Listener, Observer};
 use crds::NodeReadinessGateStatus;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -20,7 +20,7 @@ use std::{
 /// The meeting point.
 #[derive(Debug, Default)]
 pub struct GateState {
-    news: News<Changes>,
+    news: ChangeQueue<Changes>,
     world: Mutex<World>,
     judged: AtomicBool,
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// What became of a patch.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum PatchOutcome {
     /// It took effect: this is the Node now.
     Done(Box<Node>),
     /// Something else was there than the decision was based on, or the API server objects to the patch: this is the Node now, and
@@ -48,12 +48,12 @@ fn retry_after(error: &kube::Error) -> Option<Duration> {
 }
 
 /// Patches a Node; where a test in the patch fails, reads what is there.
-pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operations: &Value) -> Outcome {
+pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operations: &Value) -> PatchOutcome {
     let api: Api<Partial<Node>> = Api::all(client.clone());
     let began = Instant::now();
     let patch = match write::json_patch(operations) {
         Ok(patch) => patch,
-        Err(error) => return Outcome::Failed(error.to_string(), None),
+        Err(error) => return PatchOutcome::Failed(error.to_string(), None),
     };
     metrics.patches.inc();
     let refused = |reason| {
@@ -63,23 +63,23 @@ pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operation
     metrics.patch_seconds.observe(began.elapsed().as_secs_f64());
     let after = result.as_ref().err().and_then(retry_after);
     match result.map_err(write::classify) {
-        Ok(node) => Outcome::Done(Box::new(node.0)),
+        Ok(node) => PatchOutcome::Done(Box::new(node.0)),
         Err(error @ (Error::Conflict | Error::Invalid(_))) => {
             // A taint that somebody else added meanwhile is refused as a duplicate: with what is there, it is decided anew.
             refused("test");
             match api.get_opt(name).await {
-                Ok(Some(node)) => Outcome::Stale(Box::new(node.0), error.to_string()),
-                Ok(None) => Outcome::Gone,
-                Err(error) => Outcome::Failed(error.to_string(), retry_after(&error)),
+                Ok(Some(node)) => PatchOutcome::Stale(Box::new(node.0), error.to_string()),
+                Ok(None) => PatchOutcome::Gone,
+                Err(error) => PatchOutcome::Failed(error.to_string(), retry_after(&error)),
             }
         }
         Err(Error::Forbidden(message)) => {
             refused("forbidden");
-            Outcome::Forbidden(message)
+            PatchOutcome::Forbidden(message)
         }
         Err(error) => {
             refused("other");
-            Outcome::Failed(error.to_string(), after)
+            PatchOutcome::Failed(error.to_string(), after)
         }
     }
 }

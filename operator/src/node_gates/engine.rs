@@ -3,12 +3,12 @@
 mod one_pass;
 mod report;
 
-pub use one_pass::Seen;
+pub use one_pass::NodesSeen;
 
 use super::{
-    act::{self, Outcome},
+    act::{self, PatchOutcome},
     events::{Teller, Told, announce},
-    policy_sync::{Admission, DesiredPolicies, NodePolicySync, Wanted, WebhookService},
+    policy_sync::{DesiredPolicies, NodePolicySync, PolicyHandle, Wanted, WebhookService},
     sources::Sources,
 };
 use crate::{
@@ -68,7 +68,7 @@ const LONG: Duration = Duration::from_millis(5);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
 /// What the loop needs.
-pub struct Options {
+pub struct EngineOptions {
     /// API client without retries of its own.
     pub client: Client,
     /// The view of the cluster.
@@ -93,7 +93,7 @@ pub struct Engine {
     /// Ends when all was told, after `told` was dropped.
     telling: JoinHandle<()>,
     sources: Sources,
-    admission: Arc<Admission>,
+    admission: Arc<PolicyHandle>,
     webhook: Option<WebhookService>,
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
     known: Readable<String, NodeReadinessGate>,
@@ -152,7 +152,7 @@ enum Finalizers {
 enum Ended {
     Patch {
         node: String,
-        outcome: Outcome,
+        outcome: PatchOutcome,
         transitions: Vec<Transition>,
         /// See [`NodePlan::unknown`].
         unknown: BTreeSet<(String, String)>,
@@ -166,18 +166,18 @@ enum Ended {
 
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
 /// What is being written of gates: at most one at a time.
-type Writing = FuturesUnordered<BoxFuture<'static, Vec<(report::Write, bool)>>>;
+type Writing = FuturesUnordered<BoxFuture<'static, Vec<(report::GatePatch, bool)>>>;
 
 impl Engine {
     /// Nothing is known yet.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: EngineOptions) -> Self {
         options.state.world().rights = options.observer.node_rights().clone();
         let (told, telling) = announce(options.client.clone(), options.metrics.clone(), Teller::new(options.recorder));
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&options.state)),
             told,
             telling,
-            admission: Arc::new(Admission::new(options.webhook.is_some())),
+            admission: Arc::new(PolicyHandle::new(options.webhook.is_some())),
             webhook: options.webhook,
             client: options.client,
             observer: options.observer,
@@ -540,7 +540,7 @@ impl Engine {
             Ended::Patch { node, outcome, transitions, unknown } => {
                 self.under_way.remove(&node);
                 match outcome {
-                    Outcome::Done(now) => {
+                    PatchOutcome::Done(now) => {
                         self.failures.remove(&node);
                         self.refusals.remove(&node);
                         self.tell(&now, transitions);
@@ -550,19 +550,19 @@ impl Engine {
                         self.observer.learn(*now);
                         self.urgent.insert(node);
                     }
-                    Outcome::Stale(now, message) => {
+                    PatchOutcome::Stale(now, message) => {
                         self.observer.learn(*now);
                         self.rooms.clear();
                         self.again(&node);
                         self.refused(&node, false, message);
                     }
-                    Outcome::Gone => self.forget(&node),
-                    Outcome::Forbidden(message) => {
+                    PatchOutcome::Gone => self.forget(&node),
+                    PatchOutcome::Forbidden(message) => {
                         tracing::error!(node, message, "the operator must not patch Nodes: install deploy/10-rbac.yaml");
                         self.fail(&node, Some(BACKOFF.1));
                         self.refused(&node, true, message);
                     }
-                    Outcome::Failed(message, after) => {
+                    PatchOutcome::Failed(message, after) => {
                         tracing::warn!(node, message, "patch failed; trying again");
                         self.rooms.clear();
                         self.fail(&node, after);

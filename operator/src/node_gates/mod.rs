@@ -10,5 +10,5 @@ mod facts;
 mod policy_sync;
 mod sources;
 
-pub use engine::{Engine, Options, Seen};
+pub use engine::{Engine, EngineOptions, NodesSeen};
 pub use policy_sync::WebhookService;

@@ -54,7 +54,7 @@ pub struct DesiredPolicies {
 
 /// What is known of policies in the cluster.
 #[derive(Debug, Default)]
-struct Known {
+struct PolicyState {
     /// Nothing before the first list.
     offers: Option<Offers>,
     /// UIDs of gates that something is there of.
@@ -71,13 +71,13 @@ struct Known {
 
 /// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what is there.
 #[derive(Debug)]
-pub struct Admission {
+pub struct PolicyHandle {
     wish: watch::Sender<Option<DesiredPolicies>>,
-    known: Mutex<Known>,
+    known: Mutex<PolicyState>,
     webhook: bool,
 }
 
-impl Admission {
+impl PolicyHandle {
     /// Nothing is known yet. `webhook`: the operator serves one.
     pub fn new(webhook: bool) -> Self {
         Self { wish: watch::Sender::new(None), known: Mutex::default(), webhook }
@@ -156,7 +156,7 @@ pub struct WebhookService {
 pub struct NodePolicySync {
     client: Client,
     state: Arc<GateState>,
-    admission: Arc<Admission>,
+    admission: Arc<PolicyHandle>,
     wishes: watch::Receiver<Option<DesiredPolicies>>,
     policies: PolicySync,
     served: Option<WebhookService>,
@@ -204,7 +204,7 @@ impl Rounds for NodePolicySync {
 
 impl NodePolicySync {
     /// Nothing is known yet.
-    pub fn new(client: Client, state: Arc<GateState>, admission: Arc<Admission>, served: Option<WebhookService>) -> Self {
+    pub fn new(client: Client, state: Arc<GateState>, admission: Arc<PolicyHandle>, served: Option<WebhookService>) -> Self {
         let wishes = admission.wish.subscribe();
         let policies = PolicySync::new(client.clone(), names::GATE_LABEL, FIELD_MANAGER);
         Self { client, state, admission, wishes, policies, served, hook: None }
@@ -309,7 +309,7 @@ impl NodePolicySync {
             return;
         }
         let frees = known.offers.is_none() || !known.present.is_subset(&present);
-        *known = Known { offers: Some(offers), present, refused, accepted, news: true, asked: known.asked };
+        *known = PolicyState { offers: Some(offers), present, refused, accepted, news: true, asked: known.asked };
         drop(known);
         if frees {
             // Nodes of a gate that is being deleted may be released now.

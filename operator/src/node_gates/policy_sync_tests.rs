@@ -86,13 +86,13 @@ fn paths(gate: &Gate) -> (String, String) {
     (format!("mutatingadmissionpolicies/{name}"), format!("mutatingadmissionpolicybindings/{name}"))
 }
 
-fn sync(server: &Server) -> (NodePolicySync, Arc<Admission>) {
-    let admission = Arc::new(Admission::new(false));
+fn sync(server: &Server) -> (NodePolicySync, Arc<PolicyHandle>) {
+    let admission = Arc::new(PolicyHandle::new(false));
     (NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
 }
 
 /// What condition `AdmissionActive` of a gate says: word and value.
-fn said(admission: &Admission, gate: &Gate) -> (&'static str, bool) {
+fn said(admission: &PolicyHandle, gate: &Gate) -> (&'static str, bool) {
     let (reason, works, _) = admission.condition(gate, true, true).unwrap();
     (reason, works)
 }
@@ -240,7 +240,7 @@ async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why
 #[tokio::test(start_paused = true)]
 async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_has_settled_and_its_authorities_are_known() {
     let server = Server { without_policies: true, ..Server::default() };
-    let admission = Arc::new(Admission::new(true));
+    let admission = Arc::new(PolicyHandle::new(true));
     let trusted = watch::Sender::new(None);
     let webhook = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };
     let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(webhook));

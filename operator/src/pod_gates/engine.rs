@@ -2,7 +2,7 @@
 
 use super::{
     facts,
-    policy_sync::{Admission, PodPolicySync},
+    policy_sync::{PodPolicySync, PolicyHandle},
     report::{Reporter, Written},
     sources::Sources,
 };
@@ -55,7 +55,7 @@ const TICK: Duration = Duration::from_secs(1);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 
 /// What the loop needs.
-pub struct Options {
+pub struct EngineOptions {
     /// API client without retries of its own.
     pub client: Client,
     /// The view of the cluster.
@@ -78,7 +78,7 @@ pub struct Engine {
     state: Arc<PodGateState>,
     metrics: PodGateMetrics,
     sources: Sources,
-    admission: Arc<Admission>,
+    admission: Arc<PolicyHandle>,
     reporter: Reporter,
     /// Gates as they were read last; one that cannot be decoded any more keeps what it said.
     known: Readable<Key, PodReadinessGate>,
@@ -112,15 +112,15 @@ struct Ended {
 
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;
 type Reports = FuturesUnordered<BoxFuture<'static, Written>>;
-type Guarded = DeserializeGuard<PodReadinessGate>;
+type GuardedGate = DeserializeGuard<PodReadinessGate>;
 
 impl Engine {
     /// Nothing is known yet.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: EngineOptions) -> Self {
         let state = options.state.pods();
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&state), options.foreign_objects),
-            admission: Arc::new(Admission::default()),
+            admission: Arc::new(PolicyHandle::default()),
             reporter: Reporter::new(options.client.clone(), options.metrics.clone(), options.recorder),
             client: options.client,
             observer: options.observer,
@@ -145,7 +145,7 @@ impl Engine {
     /// Decides for ever, or until it is to stop; patches under way are finished then.
     pub async fn run(mut self, stop: CancellationToken) {
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(SMALL_PAGE);
-        let mut gates = watcher::watcher(Api::<Guarded>::all(self.client.clone()), config).default_backoff().boxed();
+        let mut gates = watcher::watcher(Api::<GuardedGate>::all(self.client.clone()), config).default_backoff().boxed();
         let mut listing = BTreeMap::new();
         let mut work: Work = FuturesUnordered::new();
         let mut reports: Reports = FuturesUnordered::new();
@@ -173,7 +173,7 @@ impl Engine {
         while work.next().await.is_some() {}
     }
 
-    fn gate_event(&mut self, event: watcher::Result<Event<Guarded>>, listing: &mut BTreeMap<Key, Guarded>) {
+    fn gate_event(&mut self, event: watcher::Result<Event<GuardedGate>>, listing: &mut BTreeMap<Key, GuardedGate>) {
         match event {
             Ok(Event::Init) => {
                 listing.clear();
@@ -222,9 +222,9 @@ impl Engine {
     }
 
     /// Lets go of the specs of those that are too many, before all have been listed.
-    fn thin(&mut self, listing: &mut BTreeMap<Key, Guarded>) {
+    fn thin(&mut self, listing: &mut BTreeMap<Key, GuardedGate>) {
         let mut world = World::default();
-        let gate = |(key, gate): (&Key, &Guarded)| Some((key.clone(), Arc::new(facts::gate(gate.0.as_ref().ok()?))));
+        let gate = |(key, gate): (&Key, &GuardedGate)| Some((key.clone(), Arc::new(facts::gate(gate.0.as_ref().ok()?))));
         world.take_gates(listing.iter().filter_map(gate).collect());
         for key in world.surplus.into_keys() {
             if let Some(Ok(gate)) = listing.get_mut(&key).map(|gate| &mut gate.0) {
@@ -235,7 +235,7 @@ impl Engine {
     }
 
     /// A gate was read anew that had been one too many.
-    fn read(&mut self, (key, found): (Key, kube::Result<Vec<Guarded>>)) {
+    fn read(&mut self, (key, found): (Key, kube::Result<Vec<GuardedGate>>)) {
         match found {
             Ok(found) => {
                 for gate in found {
@@ -254,7 +254,7 @@ impl Engine {
         }
     }
 
-    fn take(&mut self, gate: Guarded) {
+    fn take(&mut self, gate: GuardedGate) {
         let key = key(&gate);
         if gate.0.is_ok() {
             self.without_spec.remove(&key);
@@ -494,14 +494,14 @@ impl Engine {
 }
 
 /// A gate as it is now.
-async fn read(client: Client, key: Key) -> (Key, kube::Result<Vec<Guarded>>) {
-    let api = Api::<Guarded>::namespaced(client, &key.0);
+async fn read(client: Client, key: Key) -> (Key, kube::Result<Vec<GuardedGate>>) {
+    let api = Api::<GuardedGate>::namespaced(client, &key.0);
     let found = api.list(&ListParams::default().fields(&format!("metadata.name={}", key.1))).await;
     (key, found.map(|list| list.items))
 }
 
 /// Without what nobody reads of its metadata.
-fn lean(gate: Guarded) -> Guarded {
+fn lean(gate: GuardedGate) -> GuardedGate {
     DeserializeGuard(gate.0.map(|gate| PodReadinessGate { metadata: read_of_metadata(gate.metadata), ..gate }))
 }
 
@@ -511,7 +511,7 @@ fn strip(spec: &mut PodReadinessGateSpec) {
 }
 
 /// Namespace and name.
-fn key(gate: &Guarded) -> Key {
+fn key(gate: &GuardedGate) -> Key {
     (gate.namespace().unwrap_or_default(), gate.name_any())
 }
 
@@ -572,7 +572,7 @@ mod tests {
         });
         let observer = Arc::new(Observer::default());
         let reporter = k8s_controller::events::Reporter { controller: "operator".into(), instance: None };
-        let engine = Engine::new(Options {
+        let engine = Engine::new(EngineOptions {
             recorder: EventRecorder::new(client.clone(), reporter),
             client,
             state: GateState::of(&observer),
@@ -605,7 +605,7 @@ mod tests {
     async fn of_gates_that_are_too_many_no_spec_is_held_until_they_get_their_turn() {
         let (mut engine, ..) = engine();
         engine.state.known().world.gates.clear();
-        let gate = |index: usize| -> Guarded {
+        let gate = |index: usize| -> GuardedGate {
             let source = json!({"label": {"key": "open", "values": {"x".repeat(253): "True"}}});
             serde_json::from_value(json!({
                 "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate",

@@ -10,5 +10,5 @@ mod policy_sync;
 mod report;
 mod sources;
 
-pub use engine::{Engine, Options};
+pub use engine::{Engine, EngineOptions};
 pub use facts::gate;

@@ -21,7 +21,7 @@ struct DesiredPolicies {
 
 /// What is known of policies in the cluster.
 #[derive(Debug, Default)]
-struct Known {
+struct PolicyState {
     /// Nothing before the first list.
     has_policies: Option<bool>,
     /// Why a gate's policy is not there, by UID; nothing where it is.
@@ -32,18 +32,18 @@ struct Known {
 
 /// Between the loop, which says what is wanted, and [`PodPolicySync`], which says what is there.
 #[derive(Debug)]
-pub struct Admission {
+pub struct PolicyHandle {
     wish: watch::Sender<Option<DesiredPolicies>>,
-    known: Mutex<Known>,
+    known: Mutex<PolicyState>,
 }
 
-impl Default for Admission {
+impl Default for PolicyHandle {
     fn default() -> Self {
         Self { wish: watch::Sender::new(None), known: Mutex::default() }
     }
 }
 
-impl Admission {
+impl PolicyHandle {
     /// Says what is wanted. `incomplete`: there may be gates that cannot be read.
     pub fn want(&self, gates: Vec<Arc<Gate>>, incomplete: bool) {
         policy_sync::want(&self.wish, DesiredPolicies { gates, incomplete });
@@ -80,14 +80,14 @@ impl Admission {
 
 /// Makes the cluster have what is wanted, and nothing else of ours.
 pub struct PodPolicySync {
-    admission: Arc<Admission>,
+    admission: Arc<PolicyHandle>,
     wishes: watch::Receiver<Option<DesiredPolicies>>,
     policies: PolicySync,
 }
 
 impl PodPolicySync {
     /// Nothing is known yet.
-    pub fn new(client: Client, admission: Arc<Admission>) -> Self {
+    pub fn new(client: Client, admission: Arc<PolicyHandle>) -> Self {
         let wishes = admission.wish.subscribe();
         Self { admission, wishes, policies: PolicySync::new(client, names::POD_GATE_LABEL, FIELD_MANAGER) }
     }

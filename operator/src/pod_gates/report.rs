@@ -1,6 +1,6 @@
 //! What gates say of themselves: status, events, metrics.
 
-use super::policy_sync::Admission;
+use super::policy_sync::PolicyHandle;
 use crate::{
     metrics::pod_gates::{PodGateMetrics, Pods},
     write::{self, Error},
@@ -27,7 +27,7 @@ use std::{
 const AT_ONCE: usize = 4;
 
 /// A status that is to be written.
-pub struct Change {
+pub struct StatusWrite {
     object: PodReadinessGate,
     uid: String,
     before: PodReadinessGateStatus,
@@ -75,14 +75,14 @@ impl Reporter {
         world: &World,
         objects: &BTreeMap<Key, PodReadinessGate>,
         views: &BTreeMap<Key, BTreeMap<String, GateView>>,
-        admission: &Admission,
-    ) -> BTreeMap<String, Vec<Change>> {
+        admission: &PolicyHandle,
+    ) -> BTreeMap<String, Vec<StatusWrite>> {
         self.due = false;
         let now = chrono::Utc::now().timestamp();
         let all = || world.gates.iter().chain(&world.surplus);
         let there: BTreeSet<_> = all().map(|(_, gate)| gate.uid.as_str()).collect();
         self.reported.retain(|uid, _| there.contains(uid.as_str()));
-        let mut changes: BTreeMap<String, Vec<Change>> = BTreeMap::new();
+        let mut changes: BTreeMap<String, Vec<StatusWrite>> = BTreeMap::new();
         let mut shown = BTreeMap::new();
         for (key, gate) in all() {
             let Some(object) = objects.get(key).filter(|object| object.metadata.uid.as_ref() == Some(&gate.uid)) else { continue };
@@ -100,7 +100,7 @@ impl Reporter {
             if self.under_way.contains(&gate.namespace) {
                 self.due = true;
             } else {
-                changes.entry(gate.namespace.clone()).or_default().push(Change {
+                changes.entry(gate.namespace.clone()).or_default().push(StatusWrite {
                     object: object.clone(),
                     uid: gate.uid.clone(),
                     before,
@@ -114,7 +114,7 @@ impl Reporter {
     }
 
     /// Writes the status of gates of a namespace, a few at once: other namespaces do not wait for it.
-    pub fn write(&mut self, namespace: String, changes: Vec<Change>) -> impl Future<Output = Written> + use<> {
+    pub fn write(&mut self, namespace: String, changes: Vec<StatusWrite>) -> impl Future<Output = Written> + use<> {
         self.under_way.insert(namespace.clone());
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         async move {
@@ -136,8 +136,8 @@ impl Reporter {
 }
 
 /// Writes a status, and tells of what is new in it; nothing where the gate is gone.
-async fn write(client: &Client, recorder: &EventRecorder, change: Change) -> Option<(String, Option<PodReadinessGateStatus>)> {
-    let Change { object, uid, before, after } = change;
+async fn write(client: &Client, recorder: &EventRecorder, change: StatusWrite) -> Option<(String, Option<PodReadinessGateStatus>)> {
+    let StatusWrite { object, uid, before, after } = change;
     let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
     let api: Api<PodReadinessGate> = Api::namespaced(client.clone(), &namespace);
     let body = json!({"metadata": {"uid": uid}, "status": replaced(&before, &after)});

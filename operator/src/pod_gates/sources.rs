@@ -4,7 +4,7 @@
 use super::{facts, http::follow_answers};
 use crate::gates_shared::{
     follow::{Seen, config, follow, settle},
-    pod_state::{Known, PodGateState, Slices},
+    pod_state::{PodGateFacts, PodGateState, Slices},
 };
 use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
 use kube::{
@@ -125,7 +125,7 @@ impl Sources {
         self.adjust_answers(&state, known);
     }
 
-    fn adjust_answers(&mut self, state: &Arc<PodGateState>, known: &mut Known) {
+    fn adjust_answers(&mut self, state: &Arc<PodGateState>, known: &mut PodGateFacts) {
         let (wanted, surplus) = at_most(ASKED, known.world.wanted_answers(), |target| self.answers.contains_key(target));
         let namespaces: BTreeSet<_> = wanted.iter().map(|target| target.namespace.as_str()).collect();
         self.asking.retain(|namespace, _| namespaces.contains(namespace.as_str()));

@@ -1,7 +1,7 @@
 //! How much of resources is held, whoever makes them: a namespace can make thousands, each as large as the API server takes it. What is
 //! beyond these bounds is known by its name and status alone, and nothing is undone that it has done.
 
-use super::Guarded;
+use super::GuardedResource;
 use crds::{IngressDaemonSet, IngressDaemonSetSpec, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::facts::Withheld;
@@ -25,7 +25,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    pub(super) fn of(guarded: Guarded) -> Self {
+    pub(super) fn of(guarded: GuardedResource) -> Self {
         match guarded.0 {
             Ok(object) => {
                 let withheld = too_large(&object.spec);
@@ -45,14 +45,14 @@ impl Kept {
     }
 
     /// Its place, if it can be decoded.
-    pub(super) fn place(&self) -> Option<Place> {
-        self.object.as_ref().ok().map(Place::of)
+    pub(super) fn place(&self) -> Option<ResourceOrder> {
+        self.object.as_ref().ok().map(ResourceOrder::of)
     }
 }
 
 /// The order in which resources of a namespace are looked after: those that run something, then the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ResourceOrder {
     runs_nothing: bool,
     created: i64,
     uid: String,
@@ -60,7 +60,7 @@ pub(super) struct Place {
     pub name: String,
 }
 
-impl Place {
+impl ResourceOrder {
     pub(super) fn of(object: &IngressDaemonSet) -> Self {
         Self {
             runs_nothing: !runs(object),

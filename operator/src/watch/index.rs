@@ -1,8 +1,8 @@
 //! Everything that is known of the cluster, as facts.
 
 use super::{
-    Guarded, Kind,
-    bounds::{self, Kept, Place},
+    GuardedResource, Kind,
+    bounds::{self, Kept, ResourceOrder},
     facts, version,
 };
 use crds::{IngressDaemonSet, hash, names};
@@ -53,7 +53,7 @@ pub(super) fn of_namespace<'m, T>(map: &'m BTreeMap<Key, T>, namespace: &str) ->
 
 /// An object of one of our resources.
 #[derive(Clone, Debug)]
-pub struct Entry<T> {
+pub struct IndexedObject<T> {
     /// First 8 characters of the resource's UID, from the label.
     pub uid8: String,
     /// Hash of the node name, from the label.
@@ -66,9 +66,9 @@ pub struct Entry<T> {
     pub facts: T,
 }
 
-impl Entry<()> {
-    fn with<T>(self, facts: T) -> Entry<T> {
-        Entry { uid8: self.uid8, node_hash: self.node_hash, controller: self.controller, version: self.version, facts }
+impl IndexedObject<()> {
+    fn with<T>(self, facts: T) -> IndexedObject<T> {
+        IndexedObject { uid8: self.uid8, node_hash: self.node_hash, controller: self.controller, version: self.version, facts }
     }
 }
 
@@ -98,17 +98,17 @@ pub struct Index {
     /// Resources whose spec is not held.
     pub(super) withheld: BTreeMap<Key, Withheld>,
     /// By namespace: the order in which its resources are looked after.
-    places: BTreeMap<String, BTreeSet<Place>>,
+    places: BTreeMap<String, BTreeSet<ResourceOrder>>,
     /// Who claims what of nodes.
     claimants: BTreeMap<Claim, BTreeSet<Key>>,
     pub(super) nodes: Arc<BTreeMap<String, Arc<NodeFacts>>>,
     pub(super) node_names: BTreeMap<String, String>,
-    pub(super) deployments: BTreeMap<Key, Entry<(String, Arc<DeploymentFacts>)>>,
-    pub(super) replica_sets: BTreeMap<Key, Entry<KeptReplicaSet>>,
-    pub(super) pods: BTreeMap<Key, Entry<PodFacts>>,
-    pub(super) daemon_sets: BTreeMap<Key, Entry<DaemonSetFacts>>,
+    pub(super) deployments: BTreeMap<Key, IndexedObject<(String, Arc<DeploymentFacts>)>>,
+    pub(super) replica_sets: BTreeMap<Key, IndexedObject<KeptReplicaSet>>,
+    pub(super) pods: BTreeMap<Key, IndexedObject<PodFacts>>,
+    pub(super) daemon_sets: BTreeMap<Key, IndexedObject<DaemonSetFacts>>,
     pub(super) services: BTreeMap<Key, Vec<u16>>,
-    pub(super) revisions: BTreeMap<Key, Entry<RevisionFacts>>,
+    pub(super) revisions: BTreeMap<Key, IndexedObject<RevisionFacts>>,
     /// Nodes that came, went or say something else than before, heartbeats left aside.
     pub(super) node_news: BTreeSet<String>,
 }
@@ -235,7 +235,7 @@ impl Index {
     }
 
     /// A resource has come, has changed or has gone. Those that lose their place in their namespace by that, or get one.
-    fn take_place(&mut self, key: &Key, before: Option<Place>, after: Option<Place>) -> BTreeSet<Key> {
+    fn take_place(&mut self, key: &Key, before: Option<ResourceOrder>, after: Option<ResourceOrder>) -> BTreeSet<Key> {
         if before == after {
             return BTreeSet::new();
         }
@@ -263,7 +263,7 @@ impl Index {
     /// The same of a resource that is there no more.
     fn leave_place(&mut self, key: &Key, before: Option<&IngressDaemonSet>) -> BTreeSet<Key> {
         self.withheld.remove(key);
-        self.take_place(key, before.map(Place::of), None)
+        self.take_place(key, before.map(ResourceOrder::of), None)
     }
 
     /// Whether a resource is one of those of its namespace that are looked after.
@@ -371,10 +371,10 @@ impl<K: Observed> EntryVersion for K {
     }
 }
 
-fn entry<T>(meta: &ObjectMeta, facts: T) -> Entry<T> {
+fn entry<T>(meta: &ObjectMeta, facts: T) -> IndexedObject<T> {
     let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
     let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-    Entry {
+    IndexedObject {
         uid8: label(names::RESOURCE_LABEL),
         node_hash: label(names::NODE_HASH_LABEL),
         controller: controller.map(|owner| owner.uid.clone()),
@@ -383,11 +383,11 @@ fn entry<T>(meta: &ObjectMeta, facts: T) -> Entry<T> {
     }
 }
 
-fn owner<T>(key: &Key, entry: Option<&Entry<T>>) -> Touched {
+fn owner<T>(key: &Key, entry: Option<&IndexedObject<T>>) -> Touched {
     entry.map_or(Touched::Nothing, |entry| Touched::Owner(key.0.clone(), entry.uid8.clone()))
 }
 
-fn versions<T>(map: &BTreeMap<Key, Entry<T>>) -> Vec<(Key, u64)> {
+fn versions<T>(map: &BTreeMap<Key, IndexedObject<T>>) -> Vec<(Key, u64)> {
     map.iter().map(|(key, entry)| (key.clone(), entry.version)).collect()
 }
 
@@ -409,7 +409,7 @@ macro_rules! kept_in {
     };
 }
 
-impl Observed for Guarded {
+impl Observed for GuardedResource {
     const KIND: Kind = Kind::Resources;
     type Kept = Kept;
 
@@ -421,8 +421,8 @@ impl Observed for Guarded {
         match kept.object {
             Ok(resource) => {
                 index.unreadable.remove(&key);
-                let place = Place::of(&resource);
-                let moved = index.take_place(&key, index.resources.get(&key).map(|before| Place::of(before)), Some(place));
+                let place = ResourceOrder::of(&resource);
+                let moved = index.take_place(&key, index.resources.get(&key).map(|before| ResourceOrder::of(before)), Some(place));
                 let surplus = !index.has_place(&key);
                 let resource = Arc::new(if surplus { bounds::without_spec(&resource) } else { resource });
                 match if surplus { Some(Withheld::TooMany) } else { kept.withheld } {
@@ -463,7 +463,7 @@ impl Observed for Guarded {
     }
 
     fn thin(listing: &mut [Cut<Self>]) {
-        let mut of_namespaces: BTreeMap<String, BTreeMap<Place, usize>> = BTreeMap::new();
+        let mut of_namespaces: BTreeMap<String, BTreeMap<ResourceOrder, usize>> = BTreeMap::new();
         for (index, cut) in listing.iter().enumerate() {
             if let Some(place) = cut.kept.place() {
                 of_namespaces.entry(cut.key.0.clone()).or_default().insert(place, index);
@@ -511,7 +511,7 @@ impl Observed for Node {
 
 impl Observed for Deployment {
     const KIND: Kind = Kind::Deployments;
-    type Kept = Entry<(String, Arc<DeploymentFacts>)>;
+    type Kept = IndexedObject<(String, Arc<DeploymentFacts>)>;
 
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
@@ -545,7 +545,7 @@ impl Observed for Deployment {
 
 impl Observed for ReplicaSet {
     const KIND: Kind = Kind::ReplicaSets;
-    type Kept = Entry<KeptReplicaSet>;
+    type Kept = IndexedObject<KeptReplicaSet>;
 
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         let mut entry = entry(&self.metadata, KeptReplicaSet::default());
@@ -562,7 +562,7 @@ impl Observed for ReplicaSet {
 
 impl Observed for Pod {
     const KIND: Kind = Kind::Pods;
-    type Kept = Entry<PodFacts>;
+    type Kept = IndexedObject<PodFacts>;
 
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         entry(&self.metadata, facts::pod(&self, specs))
@@ -573,7 +573,7 @@ impl Observed for Pod {
 
 impl Observed for DaemonSet {
     const KIND: Kind = Kind::DaemonSets;
-    type Kept = Entry<DaemonSetFacts>;
+    type Kept = IndexedObject<DaemonSetFacts>;
 
     fn keep(self, _: &mut SpecInterner) -> Self::Kept {
         entry(&self.metadata, ()).with(facts::daemon_set(self))
@@ -585,7 +585,7 @@ impl Observed for DaemonSet {
 impl Observed for ControllerRevision {
     const KIND: Kind = Kind::Revisions;
     /// Nothing of those of a `DaemonSet` of ours, which copies our label to them.
-    type Kept = Option<Entry<RevisionFacts>>;
+    type Kept = Option<IndexedObject<RevisionFacts>>;
 
     fn keep(self, _: &mut SpecInterner) -> Self::Kept {
         facts::revision(&self).map(|facts| entry(&self.metadata, facts))

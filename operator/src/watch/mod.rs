@@ -48,7 +48,7 @@ use planner::{
     spec::node_rights::NodeRights,
 };
 use serde::de::DeserializeOwned;
-use shared::{Shared, SharedBy};
+use shared::{SharedBy, SharedWork};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
@@ -70,7 +70,7 @@ pub(crate) const PAGE: u32 = 100;
 pub(crate) const SMALL_PAGE: u32 = 10;
 
 /// A resource that may be undecodable.
-pub type Guarded = DeserializeGuard<IngressDaemonSet>;
+pub type GuardedResource = DeserializeGuard<IngressDaemonSet>;
 
 /// What of a resource is known beside the index: that it is there.
 pub type Named = PartialObjectMeta<IngressDaemonSet>;
@@ -124,7 +124,7 @@ pub struct Observer {
     requeue: Arc<RequeueSet>,
     listener: OnceLock<Arc<dyn Listener>>,
     node_rights: Arc<NodeRights>,
-    nodes_listed: Shared,
+    nodes_listed: SharedWork,
     /// By namespace.
     deployments_listed: SharedBy<String>,
 }
@@ -181,7 +181,7 @@ impl Observer {
 
     /// Reads such a resource anew.
     pub async fn read_spec(&self, client: &Client, namespace: &str, name: &str) -> kube::Result<()> {
-        let api = Api::<Guarded>::namespaced(client.clone(), namespace);
+        let api = Api::<GuardedResource>::namespaced(client.clone(), namespace);
         for found in api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await? {
             let uid = found.meta().uid.clone();
             let found = Cut::of(found, &mut self.specs.lock());
@@ -189,7 +189,7 @@ impl Observer {
                 let mut index = self.index();
                 // One that the watch has shown to be gone would stay for ever.
                 let is_there = index.resources.get(&found.key).is_some_and(|known| known.metadata.uid == uid);
-                if is_there { index.apply::<Guarded>(found) } else { Touched::Nothing }
+                if is_there { index.apply::<GuardedResource>(found) } else { Touched::Nothing }
             };
             self.notify(true);
             self.trigger(&touched);
@@ -299,9 +299,10 @@ impl Observer {
         let all = || watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let ours = || all().labels(crds::names::RESOURCE_LABEL);
         let checkers = all().labels(crds::names::HEALTH_CHECKER_LABEL);
-        let resources = Arc::clone(&self).follow_kind(Api::<Guarded>::all(client.clone()), all().page_size(SMALL_PAGE), move |event| {
-            writer.lock().apply_watcher_event(&named(event));
-        });
+        let resources =
+            Arc::clone(&self).follow_kind(Api::<GuardedResource>::all(client.clone()), all().page_size(SMALL_PAGE), move |event| {
+                writer.lock().apply_watcher_event(&named(event));
+            });
         let compact = protobuf::client(&client);
         tokio::join!(
             spawn_scoped(resources),
@@ -427,8 +428,8 @@ impl Observer {
 }
 
 /// The same of which no more than the name is kept.
-fn named(event: &Event<Guarded>) -> Event<Named> {
-    let name = |resource: &Guarded| {
+fn named(event: &Event<GuardedResource>) -> Event<Named> {
+    let name = |resource: &GuardedResource| {
         let meta = resource.meta();
         let meta =
             ObjectMeta { name: meta.name.clone(), namespace: meta.namespace.clone(), uid: meta.uid.clone(), ..ObjectMeta::default() };

@@ -11,13 +11,13 @@ use std::{
 
 /// Work whose result everybody who asked before it began can use.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct SharedWork {
     asked: AtomicU64,
     /// How many had asked when the last work that ended well began.
     served: tokio::sync::Mutex<u64>,
 }
 
-impl Shared {
+impl SharedWork {
     /// Returns when `work` that began after this call has ended well: one's own or another's.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl Shared {
 
 /// The same, by a key. Nothing is kept of a key that nobody asks for.
 #[derive(Debug)]
-pub struct SharedBy<K>(Mutex<BTreeMap<K, Arc<Shared>>>);
+pub struct SharedBy<K>(Mutex<BTreeMap<K, Arc<SharedWork>>>);
 
 impl<K> Default for SharedBy<K> {
     fn default() -> Self {
@@ -47,7 +47,7 @@ impl<K> Default for SharedBy<K> {
 
 impl<K: Ord> SharedBy<K> {
     /// That of a key.
-    pub fn of<Q>(&self, key: &Q) -> Arc<Shared>
+    pub fn of<Q>(&self, key: &Q) -> Arc<SharedWork>
     where
         Q: ToOwned<Owned = K> + ?Sized,
     {
@@ -66,7 +66,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_ask_while_work_is_under_way_share_the_next_and_a_failure_is_of_one_alone() {
-        let (shared, works, may_end) = (Shared::default(), AtomicU32::new(0), Semaphore::new(0));
+        let (shared, works, may_end) = (SharedWork::default(), AtomicU32::new(0), Semaphore::new(0));
         let ask = |fails: bool| {
             let (works, may_end) = (&works, &may_end);
             shared.run(async move || {

@@ -89,7 +89,7 @@ fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebib
     if !is_alone("resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes") {
         return;
     }
-    let resource = |namespace: &str, index: usize, characters: usize| -> Guarded {
+    let resource = |namespace: &str, index: usize, characters: usize| -> GuardedResource {
         let text = "x".repeat(characters);
         let container = json!({ "name": "c", "image": "i", "env": [{ "name": "X", "value": text }] });
         let meta = json!({ "namespace": namespace, "name": format!("r{index}"), "uid": format!("{namespace}-{index}"), "annotations": { "a": text } });
@@ -107,7 +107,7 @@ fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebib
         for index in 0..COUNT {
             listing.extend(observer.cut(vec![resource(namespace, index, characters)]));
             if listing.len().is_multiple_of(PAGE as usize) {
-                Guarded::thin(&mut listing);
+                GuardedResource::thin(&mut listing);
             }
         }
         observer.replace(listing);

@@ -10,7 +10,7 @@ fn of<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-fn resource(name: &str, uid: &str, image: &str) -> Guarded {
+fn resource(name: &str, uid: &str, image: &str) -> GuardedResource {
     of(json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
         "metadata": { "name": name, "namespace": "edge", "uid": uid, "resourceVersion": "1", "generation": 1 },
@@ -18,7 +18,7 @@ fn resource(name: &str, uid: &str, image: &str) -> Guarded {
     }))
 }
 
-fn unreadable(name: &str) -> Guarded {
+fn unreadable(name: &str) -> GuardedResource {
     of(json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
         "metadata": { "name": name, "namespace": "edge", "uid": UID, "resourceVersion": "2" }, "spec": { "podsPerNode": "many" },
@@ -57,7 +57,7 @@ fn pod(namespace: &str, name: &str, node: &str) -> Value {
 /// A view of one resource and one node, in which all has been listed.
 fn observer(nodes: Vec<Value>, deployments: Vec<Value>, pods: Vec<Value>) -> Observer {
     let observer = Observer::default();
-    observer.take::<Guarded>(vec![resource("web", UID, "i:1")]);
+    observer.take::<GuardedResource>(vec![resource("web", UID, "i:1")]);
     observer.take::<Node>(nodes.into_iter().map(of).collect());
     observer.take::<Deployment>(deployments.into_iter().map(of).collect());
     observer.take::<ReplicaSet>(Vec::new());
@@ -90,7 +90,7 @@ fn woken(observer: &Observer) -> Vec<String> {
 #[test]
 fn there_is_no_snapshot_before_every_kind_was_listed() {
     let observer = Observer::default();
-    observer.take::<Guarded>(vec![resource("web", UID, "i:1")]);
+    observer.take::<GuardedResource>(vec![resource("web", UID, "i:1")]);
     assert!(snapshot(&observer).is_none());
     assert_eq!(observer.missing().len(), KINDS.len() - 1);
     assert!(snapshot(&self::observer(Vec::new(), Vec::new(), Vec::new())).is_some());
@@ -185,15 +185,15 @@ fn what_a_consistent_list_shows_before_the_watch_does_is_news_for_whom_it_concer
 #[test]
 fn a_resource_that_cannot_be_read_is_not_decided_for_until_it_can() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(unreadable("web"));
+    observer.apply::<GuardedResource>(unreadable("web"));
     assert!(snapshot(&observer).is_none() && observer.resource("edge", "web").is_none());
     assert!(observer.unreadable("edge", "web").is_some() && observer.has_unreadable());
-    observer.apply::<Guarded>(resource("web", UID, "i:2"));
+    observer.apply::<GuardedResource>(resource("web", UID, "i:2"));
     assert!(snapshot(&observer).is_some() && observer.unreadable("edge", "web").is_none());
 }
 
 /// A resource with more in its spec.
-fn with(name: &str, uid: &str, image: &str, more: &Value) -> Guarded {
+fn with(name: &str, uid: &str, image: &str, more: &Value) -> GuardedResource {
     let mut resource = serde_json::to_value(resource(name, uid, image).0.unwrap()).unwrap();
     resource["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     of(resource)
@@ -201,14 +201,14 @@ fn with(name: &str, uid: &str, image: &str, more: &Value) -> Guarded {
 
 const DNS: &str = "ffffffff-0000";
 
-fn with_port(port: u16, image: &str) -> Guarded {
+fn with_port(port: u16, image: &str) -> GuardedResource {
     with("dns", DNS, image, &json!({ "healthCheckNodePorts": [port] }))
 }
 
 #[test]
 fn another_spec_concerns_those_that_claim_the_same_of_nodes_and_another_status_its_own() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(with("web", UID, "i:1", &json!({ "healthCheckNodePorts": [80, 81] })));
+    observer.apply::<GuardedResource>(with("web", UID, "i:1", &json!({ "healthCheckNodePorts": [80, 81] })));
     assert_eq!(woken(&observer), ["web"]);
     for (port, image, concerned) in [
         (90, "i:1", vec!["dns"]),
@@ -218,30 +218,30 @@ fn another_spec_concerns_those_that_claim_the_same_of_nodes_and_another_status_i
         (90, "i:2", vec!["dns", "web"]),
         (90, "i:3", vec!["dns"]),
     ] {
-        observer.apply::<Guarded>(with_port(port, image));
+        observer.apply::<GuardedResource>(with_port(port, image));
         assert_eq!(woken(&observer), concerned, "{port} {image}");
         let others: Vec<_> = snapshot(&observer).unwrap().others.into_iter().map(|other| other.key).collect();
         assert_eq!(others, if port == 80 { vec!["edge/dns"] } else { vec![] }, "{port}");
     }
-    observer.apply::<Guarded>(with_port(81, "i:3"));
+    observer.apply::<GuardedResource>(with_port(81, "i:3"));
     woken(&observer);
-    observer.delete::<Guarded>(&with_port(81, "i:3"));
+    observer.delete::<GuardedResource>(&with_port(81, "i:3"));
     assert_eq!(woken(&observer), ["dns", "web"]);
 }
 
 #[test]
 fn a_resource_that_goes_concerns_those_of_its_namespace_that_wait_for_a_name() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(with_port(80, "i:1"));
+    observer.apply::<GuardedResource>(with_port(80, "i:1"));
     let mut waiting = serde_json::to_value(resource("web", UID, "i:1").0.unwrap()).unwrap();
     for (status, concerned) in [("False", vec![]), ("True", vec!["web"])] {
         waiting["status"] = json!({ "conditions": [{
             "type": "NameConflict", "status": status, "reason": "r", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z",
         }] });
-        observer.apply::<Guarded>(of(waiting.clone()));
-        observer.apply::<Guarded>(with_port(80, "i:1"));
+        observer.apply::<GuardedResource>(of(waiting.clone()));
+        observer.apply::<GuardedResource>(with_port(80, "i:1"));
         woken(&observer);
-        observer.delete::<Guarded>(&with_port(80, "i:1"));
+        observer.delete::<GuardedResource>(&with_port(80, "i:1"));
         let woken: Vec<_> = woken(&observer).into_iter().filter(|name| name != "dns").collect();
         assert_eq!(woken, concerned, "{status}");
     }
@@ -250,7 +250,7 @@ fn a_resource_that_goes_concerns_those_of_its_namespace_that_wait_for_a_name() {
 #[test]
 fn a_node_concerns_those_that_may_choose_it_or_have_something_there() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(with("dns", DNS, "i:1", &json!({ "nodeSelector": { "role": "dns" } })));
+    observer.apply::<GuardedResource>(with("dns", DNS, "i:1", &json!({ "nodeSelector": { "role": "dns" } })));
     woken(&observer);
     let node = |labels: Value, annotations: Value| -> Node {
         of(json!({ "metadata": { "name": "a", "uid": "node-a", "resourceVersion": "5", "labels": labels, "annotations": annotations } }))
@@ -282,7 +282,7 @@ fn a_node_concerns_those_that_may_choose_it_or_have_something_there() {
 #[test]
 fn a_service_concerns_those_that_have_a_health_port_of_its_own() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.apply::<Guarded>(with_port(30_080, "i:1"));
+    observer.apply::<GuardedResource>(with_port(30_080, "i:1"));
     woken(&observer);
     let service = |port: u16| -> Service {
         of(
@@ -305,20 +305,20 @@ async fn gates_are_told_of_a_resource_that_came_changed_or_went_and_not_of_its_s
         let mut resource = serde_json::to_value(with_port(80, "i:1").0.unwrap()).unwrap();
         resource["metadata"]["generation"] = generation.into();
         resource["status"] = json!({ "observedGeneration": observed });
-        of::<Guarded>(resource)
+        of::<GuardedResource>(resource)
     };
     for (generation, observed, is_news) in [(1, 0, true), (1, 1, false), (2, 1, true), (2, 2, false)] {
-        observer.apply::<Guarded>(version(generation, observed));
+        observer.apply::<GuardedResource>(version(generation, observed));
         assert_eq!(told().await, is_news, "generation {generation}, observed {observed}");
     }
-    observer.delete::<Guarded>(&version(2, 2));
+    observer.delete::<GuardedResource>(&version(2, 2));
     assert!(told().await);
 }
 
 #[test]
 fn a_resource_that_is_gone_is_looked_at_once_more() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.delete::<Guarded>(&resource("web", UID, "i:1"));
+    observer.delete::<GuardedResource>(&resource("web", UID, "i:1"));
     assert_eq!(woken(&observer), ["web"]);
 }
 
@@ -366,7 +366,7 @@ fn only_a_list_that_was_made_for_this_rebuilding_counts() {
     let mut rebuilding = serde_json::to_value(resource("web", UID, "i:1").0.unwrap()).unwrap();
     rebuilding["metadata"]["resourceVersion"] = "3".into();
     rebuilding["status"] = json!({ "rollout": { "nextId": 7, "rebuilding": 7 } });
-    observer.apply::<Guarded>(of(rebuilding));
+    observer.apply::<GuardedResource>(of(rebuilding));
     let listed = |listed_for| {
         let mut snapshot = observer.snapshot("edge", "web", 1_000, "checker:1").unwrap();
         let mut memory = crate::rollout::Memory::default();
@@ -467,7 +467,7 @@ fn names_of_nodes_are_forgotten_with_the_last_that_has_them() {
 }
 
 /// A resource of a namespace with a health port, made at this second; its spec of generation `valid` was found to be valid.
-fn serving(namespace: &str, uid: &str, created: &str, generation: i64, valid: i64, recorded: &Value) -> Guarded {
+fn serving(namespace: &str, uid: &str, created: &str, generation: i64, valid: i64, recorded: &Value) -> GuardedResource {
     let accepted = json!([{
         "type": "Valid", "status": "True", "reason": "Valid", "message": "", "observedGeneration": valid, "lastTransitionTime": created,
     }]);
@@ -485,7 +485,7 @@ fn a_resource_that_was_just_edited_is_accepted_as_it_was_before() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     for generation in [1, 2] {
         let edited = serving("tenant", DNS, "1970-01-01T00:01:00Z", generation, 1, &json!([]));
-        observer.take::<Guarded>(vec![serving("edge", UID, "1970-01-01T00:05:00Z", 1, 1, &json!([])), edited]);
+        observer.take::<GuardedResource>(vec![serving("edge", UID, "1970-01-01T00:05:00Z", 1, 1, &json!([])), edited]);
         let others = observer.snapshot("edge", "web", 1_000, "checker:1").unwrap().others;
         assert!(others[0].accepted, "generation {generation}");
     }
@@ -510,7 +510,7 @@ fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
     observer.take::<DaemonSet>(vec![of(forged)]);
     // The neighbour's own spec may have just been edited, too.
     for generation in [1, 2] {
-        observer.take::<Guarded>(vec![neighbour(generation), tenant()]);
+        observer.take::<GuardedResource>(vec![neighbour(generation), tenant()]);
         let valid = |namespace: &str| {
             let snapshot = observer.snapshot(namespace, "web", 1_000, "checker:1").unwrap();
             let mut conditions = planner::decide(&snapshot).status.conditions.into_iter();
@@ -522,7 +522,7 @@ fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
 }
 
 /// A resource of that age, counted from the newest, with so many characters in its template, which runs on so many nodes.
-fn bulky(name: &str, made: usize, characters: usize, nodes: u32) -> Guarded {
+fn bulky(name: &str, made: usize, characters: usize, nodes: u32) -> GuardedResource {
     let text = "x".repeat(characters);
     let mut resource = serde_json::to_value(resource(name, &format!("{made:08}-0000"), "i:1").0.unwrap()).unwrap();
     let meta = &mut resource["metadata"];
@@ -547,37 +547,37 @@ fn of_a_namespace_those_that_run_something_and_the_oldest_are_looked_after_and_n
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     // The newest by name come first, and the last of all runs something.
     let all = (1..=120).map(|made| bulky(&format!("r{:03}", 120 - made), made, 10, u32::from(made == 120)));
-    observer.take::<Guarded>(all.collect());
+    observer.take::<GuardedResource>(all.collect());
     let verdicts = |names: [&str; 4]| names.map(|name| verdict(&observer, name));
     assert_eq!(verdicts(["r119", "r021", "r020", "r000"]), ["Accepted", "Accepted", "TooManyResources", "Accepted"]);
     assert!(observer.resource("edge", "r020").unwrap().spec.template.is_null());
     assert!(!observer.lacks_spec("edge", "r020"));
     woken(&observer);
-    observer.delete::<Guarded>(&bulky("r119", 1, 10, 0));
+    observer.delete::<GuardedResource>(&bulky("r119", 1, 10, 0));
     assert_eq!(woken(&observer), ["r020", "r119"], "the next has its turn");
     assert!(observer.lacks_spec("edge", "r020") && !observer.lacks_spec("edge", "r019"));
-    observer.apply::<Guarded>(bulky("r020", 100, 10, 0));
+    observer.apply::<GuardedResource>(bulky("r020", 100, 10, 0));
     assert_eq!(verdict(&observer, "r020"), "Accepted");
     assert!(!observer.lacks_spec("edge", "r020"));
     woken(&observer);
     // As after a restore of a backup: older than any other.
-    observer.apply::<Guarded>(bulky("restored", 0, 10, 0));
+    observer.apply::<GuardedResource>(bulky("restored", 0, 10, 0));
     assert_eq!(woken(&observer), ["r020", "restored"]);
     assert_eq!(verdicts(["restored", "r021", "r020", "r000"]), ["Accepted", "Accepted", "TooManyResources", "Accepted"]);
     // A status that was written is no reason to hold the spec.
-    observer.apply::<Guarded>(bulky("r020", 100, 10, 0));
+    observer.apply::<GuardedResource>(bulky("r020", 100, 10, 0));
     assert!(observer.resource("edge", "r020").unwrap().spec.template.is_null());
 }
 
 #[tokio::test]
 async fn a_resource_that_gets_its_turn_is_read_anew_unless_it_has_gone_meanwhile() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
-    observer.take::<Guarded>((1..=101).map(|made| bulky(&format!("r{made:03}"), made, 10, 0)).collect());
-    observer.delete::<Guarded>(&bulky("r001", 1, 10, 0));
+    observer.take::<GuardedResource>((1..=101).map(|made| bulky(&format!("r{made:03}"), made, 10, 0)).collect());
+    observer.delete::<GuardedResource>(&bulky("r001", 1, 10, 0));
     assert!(observer.lacks_spec("edge", "r101"));
     for gone in [false, true] {
         if gone {
-            observer.delete::<Guarded>(&bulky("r101", 101, 10, 0));
+            observer.delete::<GuardedResource>(&bulky("r101", 101, 10, 0));
         }
         let (service, mut server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
         let client = Client::new(service, "default");
@@ -604,13 +604,13 @@ fn a_spec_that_is_too_large_is_refused_and_what_else_is_large_is_not_held() {
     let mut selector = serde_json::to_value(bulky("web", 1, 70_000, 0).0.unwrap()).unwrap();
     selector["spec"]["template"]["spec"]["nodeSelector"] = json!({ "role": "edge" });
     for (large, kept) in [(of(mappings), false), (of(selector), true)] {
-        observer.apply::<Guarded>(large);
+        observer.apply::<GuardedResource>(large);
         assert_eq!(verdict(&observer, "web"), "TooLarge");
         let held = observer.resource("edge", "web").unwrap();
         assert!(serde_json::to_vec(&*held).unwrap().len() < 2_000);
         assert_eq!(held.spec.template["spec"]["nodeSelector"]["role"] == "edge", kept);
     }
-    observer.apply::<Guarded>(bulky("web", 1, 50_000, 0));
+    observer.apply::<GuardedResource>(bulky("web", 1, 50_000, 0));
     assert_eq!(verdict(&observer, "web"), "Accepted");
     assert!(observer.resource("edge", "web").unwrap().metadata.annotations.is_none());
 }

@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 const PARALLEL: usize = 16;
 
 /// What is wrong: condition or node, its reason and message.
-type News = BTreeMap<String, (String, String)>;
+type Problems = BTreeMap<String, (String, String)>;
 
 /// Tells of what became of resources and their nodes.
 #[derive(Debug)]
 pub struct Announcer {
     recorder: EventRecorder,
     /// By namespace and name of the resource: condition or node, its reason and message.
-    conditions: Mutex<BTreeMap<String, News>>,
+    conditions: Mutex<BTreeMap<String, Problems>>,
 }
 
 impl Announcer {
@@ -67,7 +67,7 @@ impl Announcer {
 
     /// Tells of conditions that changed for the worse, and of nodes that failed.
     pub async fn decided(&self, snapshot: &Snapshot, plan: &Plan) {
-        let mut now: News = plan
+        let mut now: Problems = plan
             .status
             .conditions
             .iter()

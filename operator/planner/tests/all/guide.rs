@@ -138,7 +138,7 @@ fn quoted(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
-    let reason = file("operator/planner/src/reason.rs");
+    let reason = file("operator/planner/src/reason/mod.rs");
     let mut words = 0;
     for (path, head) in [("docs/rollouts.md", "reason"), ("docs/operations.md", "reason of a node")] {
         for word in column(&file(path), head).iter().flat_map(|cell| quoted(cell)) {
@@ -154,7 +154,7 @@ const PLAIN: [&str; 1] = ["Writing"];
 
 #[test]
 fn every_reason_that_a_node_can_have_is_explained_where_people_look_for_it() {
-    let reason = file("operator/planner/src/reason.rs");
+    let reason = file("operator/planner/src/reason/mod.rs");
     let (_, reasons) = reason.split_once("pub fn word(&self)").unwrap();
     let (reasons, _) = reasons.split_once("pub fn message(&self)").unwrap();
     let explained = file("docs/operations.md") + &guide();

@@ -1,6 +1,6 @@
 //! The loop of one pass: what is listed now is decided on until nothing is left to be written.
 
-use super::{Engine, Options, Work};
+use super::{Engine, EngineOptions, Work};
 use crds::NodeReadinessGate;
 use futures::StreamExt as _;
 use kube::{ResourceExt as _, core::DeserializeGuard};
@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// How nodes are seen at the end of one pass.
-pub struct Seen {
+pub struct NodesSeen {
     /// The gates, by UID.
     pub gates: BTreeMap<String, Arc<Gate>>,
     /// Why gates could not open, by UID.
@@ -27,7 +27,7 @@ pub struct Seen {
 
 impl Engine {
     /// One that knows these gates, which are all, and follows what they ask for. It keeps no policies, and writes to no gate.
-    pub async fn of_one_pass(options: Options, gates: Vec<DeserializeGuard<NodeReadinessGate>>) -> Self {
+    pub async fn of_one_pass(options: EngineOptions, gates: Vec<DeserializeGuard<NodeReadinessGate>>) -> Self {
         let mut engine = Self::new(options);
         engine.admission.rule_out();
         engine.known.replace(gates.into_iter().map(|gate| (gate.name_any(), gate)).collect());
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Changes nodes until nothing is left to be changed.
-    pub async fn run_once(mut self) -> Seen {
+    pub async fn run_once(mut self) -> NodesSeen {
         let gates = self.state.world().gates.clone();
         // One pass cannot watch a node that was there before a gate for `retaint.failingFor`: it takes what it sees for what has been.
         for (name, node) in &*self.observer.nodes() {
@@ -74,6 +74,6 @@ impl Engine {
         let _ = tokio::time::timeout(TOLD_WITHIN, telling).await;
         let mut why = |node: &String| refusals.remove(node).map_or_else(|| "its pods cannot be listed".to_owned(), |(_, message)| message);
         let failures = failures.into_keys().map(|node| (node.clone(), why(&node))).collect();
-        Seen { gates, unsatisfiable, views, failures }
+        NodesSeen { gates, unsatisfiable, views, failures }
     }
 }

@@ -32,7 +32,7 @@ use std::{
 type Views = BTreeMap<String, BTreeMap<String, GateView>>;
 
 /// A merge patch of a gate.
-pub(super) struct Write {
+pub(super) struct GatePatch {
     uid: String,
     name: String,
     body: Value,
@@ -43,7 +43,7 @@ pub(super) struct Write {
 }
 
 /// One after the other, and whether each was done.
-async fn write_all(client: Client, writes: Vec<Write>) -> Vec<(Write, bool)> {
+async fn write_all(client: Client, writes: Vec<GatePatch>) -> Vec<(GatePatch, bool)> {
     let api: Api<NodeReadinessGate> = Api::all(client);
     let mut ended = Vec::new();
     for write in writes {
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// What was written is known; what was not is due again.
-    pub(super) fn written(&mut self, writes: Vec<(Write, bool)>) {
+    pub(super) fn written(&mut self, writes: Vec<(GatePatch, bool)>) {
         for (write, is_done) in writes {
             if !is_done {
                 self.status_due = true;
@@ -220,7 +220,7 @@ impl Engine {
         object: &NodeReadinessGate,
         before: &NodeReadinessGateStatus,
         status: NodeReadinessGateStatus,
-    ) -> Option<Write> {
+    ) -> Option<GatePatch> {
         // What was written may not have come back through the watch yet; when it has, what others write is seen.
         if self.reported.get(&gate.uid).is_some_and(|last| last == before) {
             self.reported.remove(&gate.uid);
@@ -238,7 +238,7 @@ impl Engine {
         });
         let troubles = troubles.collect();
         let body = json!({"status": replaced(before, &status)});
-        Some(Write { uid: gate.uid.clone(), name: gate.name.clone(), body, status: Some(status), troubles })
+        Some(GatePatch { uid: gate.uid.clone(), name: gate.name.clone(), body, status: Some(status), troubles })
     }
 
     /// A gate from the command line has no status: what its conditions would say is logged when it changes, and told on the
@@ -261,7 +261,7 @@ impl Engine {
     }
 
     /// The finalizer goes when no node carries anything of the gate any more.
-    fn let_go(&mut self, object: &NodeReadinessGate, uid: &str) -> Option<Write> {
+    fn let_go(&mut self, object: &NodeReadinessGate, uid: &str) -> Option<GatePatch> {
         let key = annotation_key(uid);
         let nodes = self.observer.nodes();
         // Nodes that were tainted at their creation and not seen before are in the sweep that began with the deletion.
@@ -272,7 +272,7 @@ impl Engine {
         let finalizers: Vec<_> = object.finalizers().iter().filter(|name| *name != names::FINALIZER).cloned().collect();
         let body = act::finalizers(&finalizers, object.metadata.resource_version.as_deref());
         let is_ours = finalizers.len() < object.finalizers().len();
-        is_ours.then(|| Write { uid: uid.to_owned(), name: object.name_any(), body, status: None, troubles: Vec::new() })
+        is_ours.then(|| GatePatch { uid: uid.to_owned(), name: object.name_any(), body, status: None, troubles: Vec::new() })
     }
 }
 

@@ -31,7 +31,7 @@ fn observer() -> Arc<Observer> {
 
 fn engine(client: Client, observer: Arc<Observer>) -> Engine {
     let reporter = Reporter { controller: "operator".into(), instance: None };
-    Engine::new(Options {
+    Engine::new(EngineOptions {
         recorder: EventRecorder::new(client.clone(), reporter),
         client,
         state: GateState::of(&observer),
@@ -301,16 +301,16 @@ async fn a_patch_that_comes_too_late_is_counted_and_answered_with_what_is_there_
     // 422: a test in the patch failed, or the taint is there already; 409: the object moved on.
     for (times, code) in [(1, 422), (2, 409)] {
         server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", code));
-        let Outcome::Stale(now, _) = act::patch(&client, &metrics, "n1", &patch).await else { panic!("{code}") };
+        let PatchOutcome::Stale(now, _) = act::patch(&client, &metrics, "n1", &patch).await else { panic!("{code}") };
         assert_eq!(now.metadata.uid.as_deref(), Some("u-n1"), "read live");
         assert_eq!((counted("test"), counted("forbidden"), counted("other")), (times, 0, 0));
     }
     server.lock().unwrap().nodes.clear();
-    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, Outcome::Gone));
+    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, PatchOutcome::Gone));
     server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
-    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, Outcome::Forbidden(_)));
+    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, PatchOutcome::Forbidden(_)));
     server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 500));
-    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, Outcome::Failed(..)));
+    assert!(matches!(act::patch(&client, &metrics, "n1", &patch).await, PatchOutcome::Failed(..)));
     assert_eq!((counted("test"), counted("forbidden"), counted("other")), (3, 1, 1));
     assert_eq!(server.lock().unwrap().asked("GET", "/api/v1/nodes/n1"), 3, "not after what a look would not change");
 }

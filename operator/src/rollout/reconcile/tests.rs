@@ -1,7 +1,7 @@
 //! In which order actions are carried out, what keeps one back, and what follows from an answer.
 
 use super::*;
-use crate::watch::Guarded;
+use crate::watch::GuardedResource;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ fn resource() -> Value {
 fn observed(context: &Context, resource: &Value) -> Arc<Named> {
     use k8s_openapi::api::{apps::v1 as apps, core::v1 as core};
     let observer = &context.observer;
-    observer.take::<Guarded>(vec![serde_json::from_value(resource.clone()).unwrap()]);
+    observer.take::<GuardedResource>(vec![serde_json::from_value(resource.clone()).unwrap()]);
     observer.take::<core::Node>(Vec::new());
     observer.take::<apps::Deployment>(Vec::new());
     observer.take::<apps::ReplicaSet>(Vec::new());

@@ -66,7 +66,7 @@ pub(super) struct RawExtension {
 
 /// Why a request is refused, or a watch ends.
 #[derive(Message)]
-pub(super) struct Refusal {
+pub(super) struct StatusMessage {
     #[prost(bytes = "vec", tag = "3")]
     message: Vec<u8>,
     #[prost(string, tag = "4")]
@@ -76,14 +76,14 @@ pub(super) struct Refusal {
 }
 
 #[cfg(test)]
-impl Refusal {
+impl StatusMessage {
     pub(super) fn of(message: &str, reason: &str, code: i32) -> Self {
         Self { message: message.as_bytes().to_vec(), reason: reason.to_owned(), code }
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<StatusMessage> for Status {
+    fn from(refusal: StatusMessage) -> Self {
         Self::failure(&readable(refusal.message), &refusal.reason).with_code(u16::try_from(refusal.code).unwrap_or_default())
     }
 }

@@ -18,7 +18,7 @@ use kube::{
     client::Body,
     core::{Status, WatchEvent},
 };
-use messages::{OnlyMeta, RawExtension, Refusal, TypeMeta, Unknown};
+use messages::{OnlyMeta, RawExtension, StatusMessage, TypeMeta, Unknown};
 use prost::{Message, bytes::Bytes};
 use serde::Serialize;
 use std::{
@@ -42,7 +42,7 @@ const MAGIC: &[u8] = b"k8s\0";
 /// The longest event, in bytes: many times the longest object that etcd takes.
 const LONGEST: usize = 64 << 20;
 
-type Answer = UnsyncBoxBody<Bytes, BoxError>;
+type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// A client whose watches of Nodes and Pods have the fields of [`Partial`](super::Partial) objects alone. Other requests are as ever.
 pub(super) fn client(client: &Client) -> Client {
@@ -53,7 +53,7 @@ pub(super) fn client(client: &Client) -> Client {
     Client::new(service_fn(send), namespace)
 }
 
-async fn send(client: Client, mut request: Request<Body>, unreadable: Arc<AtomicBool>) -> kube::Result<Response<Answer>> {
+async fn send(client: Client, mut request: Request<Body>, unreadable: Arc<AtomicBool>) -> kube::Result<Response<ResponseBody>> {
     let path = request.uri().path().to_owned();
     if is_watch(request.uri()) && !unreadable.load(Ordering::Relaxed) {
         request.headers_mut().insert(header::ACCEPT, ACCEPT);
@@ -83,7 +83,7 @@ fn is_protobuf(headers: &HeaderMap) -> bool {
 }
 
 /// Each event as a line of JSON.
-fn events(body: Body, give_up: impl Fn(&dyn std::error::Error) + Send + 'static) -> Answer {
+fn events(body: Body, give_up: impl Fn(&dyn std::error::Error) + Send + 'static) -> ResponseBody {
     let reader = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
     let codec = LengthDelimitedCodec::builder().max_frame_length(LONGEST).new_codec();
     let lines = FramedRead::new(reader, codec).map(move |frame| {
@@ -98,9 +98,9 @@ fn events(body: Body, give_up: impl Fn(&dyn std::error::Error) + Send + 'static)
 }
 
 /// Why the API server refuses, as JSON.
-async fn refusal(body: Body, code: StatusCode, give_up: impl Fn(&dyn std::error::Error)) -> kube::Result<Answer> {
+async fn refusal(body: Body, code: StatusCode, give_up: impl Fn(&dyn std::error::Error)) -> kube::Result<ResponseBody> {
     let body = body.collect().await?.to_bytes();
-    let status = unwrap(&body).and_then(|(_, raw)| Ok(Status::from(Refusal::decode(raw)?)));
+    let status = unwrap(&body).and_then(|(_, raw)| Ok(Status::from(StatusMessage::decode(raw)?)));
     let status = status.unwrap_or_else(|error| {
         give_up(&error);
         Status::failure(&format!("the API server's answer cannot be read: {error}"), "").with_code(code.as_u16())
@@ -139,7 +139,7 @@ fn line(frame: Bytes) -> Result<Bytes, Unreadable> {
     let (types, raw) = unwrap(&raw)?;
     match (event.type_.as_str(), types.kind.as_str()) {
         ("BOOKMARK", _) => json(&WatchEvent::<()>::Bookmark(OnlyMeta::decode(raw)?.bookmark(types))),
-        ("ERROR", "Status") => json(&WatchEvent::<()>::Error(Status::from(Refusal::decode(raw)?).boxed())),
+        ("ERROR", "Status") => json(&WatchEvent::<()>::Error(Status::from(StatusMessage::decode(raw)?).boxed())),
         (change, "Node") => json(&changed(change, v1::Node::from(messages::Node::decode(raw)?), &types)?),
         (change, "Pod") => json(&changed(change, v1::Pod::from(messages::Pod::decode(raw)?), &types)?),
         (change, kind) => Err(Unreadable::Unknown(change.to_owned(), kind.to_owned())),

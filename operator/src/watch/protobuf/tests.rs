@@ -136,7 +136,7 @@ fn event(type_: &str, object: Vec<u8>) -> messages::WatchEvent {
 
 #[tokio::test]
 async fn a_watch_that_ends_says_why() {
-    let refusal = Refusal::of("too old resource version", "Expired", 410);
+    let refusal = StatusMessage::of("too old resource version", "Expired", 410);
     let ends = frame(&event("ERROR", wrapped("Status", &refusal)).encode_to_vec());
     let (client, _) = server(move |_| (200, STREAM, vec![ends.clone()]));
     let events = watched::<Partial<Node>>(client).await.unwrap();
