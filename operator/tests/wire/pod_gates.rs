@@ -11,7 +11,7 @@ use operator::{
     gates_shared::GateState,
     metrics::Metrics,
     pod_gates,
-    watch::{Guarded, Observer},
+    watch::{GuardedResource, Observer},
 };
 use serde_json::{Value, json};
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -78,7 +78,7 @@ async fn answer(request: Request<Body>, written: &watch::Sender<Written>) -> (u1
 fn observer() -> Arc<Observer> {
     let observer = Observer::default();
     observer.take::<Node>(Vec::new());
-    observer.take::<Guarded>(Vec::new());
+    observer.take::<GuardedResource>(Vec::new());
     observer.take::<Deployment>(Vec::new());
     observer.take::<ReplicaSet>(Vec::new());
     observer.take::<ControllerRevision>(Vec::new());
@@ -100,7 +100,7 @@ async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_
         }
     });
     let (client, observer, metrics) = (Client::new(service, "default"), observer(), Metrics::default());
-    let options = pod_gates::Options {
+    let options = pod_gates::EngineOptions {
         recorder: EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None }),
         client,
         state: GateState::of(&observer),

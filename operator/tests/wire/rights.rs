@@ -321,7 +321,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
     let observer = Arc::new(Observer::default());
     let state = GateState::of(&observer);
     let recorder = || EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None });
-    let gates = node_gates::Options {
+    let gates = node_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
         state: Arc::clone(&state),
@@ -329,7 +329,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         recorder: recorder(),
         webhook: None,
     };
-    let pod_gates = pod_gates::Options {
+    let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
         state: Arc::clone(&state),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::Guarded;
+use crate::watch::GuardedResource;
 use k8s_controller::events::Reporter;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
@@ -19,7 +19,7 @@ fn observer() -> Arc<Observer> {
     });
     let observer = Observer::default();
     observer.take::<Node>(vec![serde_json::from_value(node).unwrap()]);
-    observer.take::<Guarded>(Vec::new());
+    observer.take::<GuardedResource>(Vec::new());
     observer.take::<Deployment>(Vec::new());
     observer.take::<ReplicaSet>(Vec::new());
     observer.take::<ControllerRevision>(Vec::new());
@@ -643,7 +643,7 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
         "metadata": {"name": "web", "namespace": "edge", "uid": "u"}, "spec": spec,
     });
-    observer.take(vec![serde_json::from_value::<Guarded>(resource).unwrap()]);
+    observer.take(vec![serde_json::from_value::<GuardedResource>(resource).unwrap()]);
     let mut engine = engine(serve(&server), Arc::clone(&observer));
     let labels = json!({});
     let unreadable = |engine: &Engine| engine.state.links("edge", "web", &labels).map(|links| links.unreadable);
