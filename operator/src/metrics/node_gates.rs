@@ -14,15 +14,13 @@ labels! {
     Nodes { gate: String, state: &'static str }
     /// Nodes that a requirement holds, by its name.
     Blocked { gate: String, requirement: String }
-    /// Changes of taints: add, adopt, `put_back`, remove or `time_out`.
+    /// Changes of taints, as [`operation`] names them.
     Operation { gate: String, operation: &'static str }
     /// Why a patch had no effect: test, conflict, forbidden or other.
     Refused { reason: &'static str }
     /// How the webhook answered: tainted, unchanged or undecodable.
     WebhookAnswer { answer: &'static str }
 }
-
-const OPERATIONS: [&str; 5] = ["add", "adopt", "put_back", "remove", "time_out"];
 
 /// All of them.
 #[derive(Clone, Debug)]
@@ -83,7 +81,15 @@ impl GateMetrics {
         let of = OfGate { gate: gate.to_owned() };
         self.late_pods.remove(&of);
         self.hold.remove(&of);
-        for operation in OPERATIONS {
+        let all = [
+            Happened::Added { late: false },
+            Happened::Adopted,
+            Happened::PutBack,
+            Happened::Removed,
+            Happened::Yielded,
+            Happened::TimedOut,
+        ];
+        for operation in all.map(operation) {
             self.operations.remove(&Operation { gate: gate.to_owned(), operation });
         }
     }
@@ -105,17 +111,48 @@ impl GateMetrics {
 
     /// Something came about for a gate.
     pub fn happened(&self, gate: &str, transition: &Transition) {
-        let operation = match transition.happened {
-            Happened::Added { .. } => "add",
-            Happened::Adopted => "adopt",
-            Happened::PutBack => "put_back",
-            Happened::Removed => "remove",
-            Happened::Yielded => "yield",
-            Happened::TimedOut => "time_out",
-        };
-        self.operations.get_or_create(&Operation { gate: gate.to_owned(), operation }).inc();
+        self.operations.get_or_create(&Operation { gate: gate.to_owned(), operation: operation(transition.happened) }).inc();
         if let Some(seconds) = transition.held_for.and_then(|seconds| u32::try_from(seconds).ok()) {
             self.hold.get_or_create(&OfGate { gate: gate.to_owned() }).observe(f64::from(seconds));
         }
+    }
+}
+
+fn operation(happened: Happened) -> &'static str {
+    match happened {
+        Happened::Added { .. } => "add",
+        Happened::Adopted => "adopt",
+        Happened::PutBack => "put_back",
+        Happened::Removed => "remove",
+        Happened::Yielded => "yield",
+        Happened::TimedOut => "time_out",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_shown_of_a_gate_that_is_gone_whatever_has_come_about_for_it() {
+        let mut registry = Registry::default();
+        let metrics = GateMetrics::registered(&mut registry);
+        let shown = |registry: &Registry| {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+            text.lines().filter(|line| line.contains("gate=\"edge\"")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        metrics.begin("edge");
+        for happened in
+            [Happened::Added { late: true }, Happened::Adopted, Happened::PutBack, Happened::Removed, Happened::Yielded, Happened::TimedOut]
+        {
+            let transition = Transition { gate: "u1".to_owned(), happened, held_for: Some(7), since: None, regression: false };
+            metrics.happened("edge", &transition);
+        }
+        assert!(shown(&registry).len() > 6, "{:?}", shown(&registry));
+        metrics.forget("edge");
+        assert_eq!(shown(&registry), [""; 0]);
     }
 }

@@ -139,7 +139,7 @@ async fn commands_print_what_the_pod_says_and_without_it_are_told_what_to_do() {
     world.see(json!({})).await;
     let (code, why) = world.ask("/exec/n/a/main?command=ls&output=1").await;
     assert_eq!(code, 400);
-    assert!(why.starts_with("pod a is simulated: no process runs in it") && why.contains("sim.virtual-kubelet.io/exec=TEXT"), "{why}");
+    assert!(why.starts_with("pod a is simulated: it has no process") && why.contains("sim.virtual-kubelet.io/exec=TEXT"), "{why}");
     assert!(world.ask("/attach/n/a/main?output=1").await.1.contains("kubectl logs --follow"));
     assert_eq!(world.ask("/portForward/n/a").await, (400, "pod a is simulated: nothing listens on its ports".to_owned()));
     world.see(json!({ "metadata": { "resourceVersion": "3", "annotations": { "sim.virtual-kubelet.io/exec": "hello\n" } } })).await;
