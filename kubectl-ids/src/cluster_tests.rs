@@ -144,11 +144,11 @@ async fn a_detach_key_is_refused_where_the_operator_may_not_write_it_and_only_th
     let resource = detaching_by("example.com/out");
     let refused = with_operator(&["run"], []);
     let (forecast, text) = planned(&refused, &resource).await;
-    assert!(text.contains("DetachKeyNotAllowed") && text.contains("--allowed-detach-keys=web=example.com/out"), "{text}");
+    assert!(text.contains("DetachKeyNotAllowed") && text.contains("add web=example.com/out to --allowed-detach-keys"), "{text}");
     assert!(forecast.turns.is_empty() && text.contains("nothing would change"), "{text}");
     let answer = why(&resource, &observed(&refused, &resource).await.0, "n1").unwrap();
     assert_eq!((answer.phase.as_str(), answer.reason.0.as_str()), ("Idle", "DetachKeyNotAllowed"), "{answer:?}");
-    assert!(answer.reason.1.contains("--allowed-detach-keys=web=example.com/out"), "{answer:?}");
+    assert!(answer.reason.1.contains("add web=example.com/out to --allowed-detach-keys"), "{answer:?}");
     for arguments in
         [&["run", "--allowed-detach-keys=example.com/*"][..], &["run", "--new-flag", "5", "--allowed-detach-keys", "a/b,example.com/out"]]
     {
@@ -161,7 +161,7 @@ async fn a_detach_key_is_refused_where_the_operator_may_not_write_it_and_only_th
 async fn a_taint_that_the_operator_does_not_put_on_nodes_is_a_remark_of_the_plan() {
     let resource = resource(&json!({"nodeReadinessTaint": {"key": "example.com/edge", "effect": "NoSchedule"}}));
     let (forecast, text) = planned(&with_operator(&["run"], []), &resource).await;
-    assert!(text.contains("TaintNotAllowed") && text.contains("--allowed-node-taints=web=example.com/edge"), "{text}");
+    assert!(text.contains("TaintNotAllowed") && text.contains("add web=example.com/edge to --allowed-node-taints"), "{text}");
     assert!(forecast.invalid.is_empty() && forecast.turns.len() == 1, "{text}");
     let (_, text) = planned(&with_operator(&["run", "--allowed-node-taints=web=example.com/*"], []), &resource).await;
     assert!(!text.contains("TaintNotAllowed"), "{text}");

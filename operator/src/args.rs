@@ -79,8 +79,9 @@ pub struct Run {
     pub log_level: String,
     /// Keys of Node annotations and labels that resources may name in `annotateNodeToDetach` and `labelNodeToDetach`, separated by
     /// commas: `KEY` for every namespace, or `NAMESPACE=KEY`. The key may be all keys of a domain (`ingress=example.com/*`), or all
-    /// keys (`*`). An empty value (`--allowed-detach-keys=`) allows no key. Anyone who may edit a resource can have such a key written
-    /// to every Node, and can take all nodes out of other load balancers, too. So name only keys that decide nothing else.
+    /// keys (`*`). The flag replaces the default keys: repeat those that resources use. An empty value (`--allowed-detach-keys=`)
+    /// allows no key. Anyone who may edit a resource can have such a key written to every Node, and can take all nodes out of other
+    /// load balancers, too. So name only keys that decide nothing else.
     #[arg(long, env = "ALLOWED_DETACH_KEYS", value_name = "[NAMESPACE=]KEY,…", default_values = DETACH_KEYS)]
     pub allowed_detach_keys: Vec<DetachKeys>,
     /// Taints that resources of a namespace may put on Nodes by `nodeReadinessTaint`, separated by commas: `NAMESPACE=KEY` for the

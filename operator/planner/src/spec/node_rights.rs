@@ -215,14 +215,15 @@ pub fn refused_taint(rights: &NodeRights, resource: &Resource) -> Option<SpecPro
     Some(SpecProblem {
         reason: "TaintNotAllowed",
         message: format!(
-            "nodeReadinessTaint.key is `{key}`{}, but resources of this namespace may not taint Nodes with it: {flag}, or for a NodeReadinessGate; until then no node is held, and taints already there stay",
+            "nodeReadinessTaint.key is `{key}`{}, but resources of this namespace may not taint Nodes with it: {flag}, or to create a NodeReadinessGate; until then no node is held, and taints already there stay",
             if named.is_empty() { "" } else { " and its effect is NoExecute" }
         ),
     })
 }
 
+/// Added, since the flag replaces the keys that are allowed by default.
 fn ask_for(flag: &str, value: &str) -> String {
-    format!("ask the operator's administrator for {flag}={value}")
+    format!("ask the operator's administrator to add {value} to {flag}")
 }
 
 #[cfg(test)]
