@@ -191,7 +191,7 @@ impl StatusView {
             let more = self.grants.len().saturating_sub(6);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let names = if names.is_empty() { String::new() } else { format!(": {names}{more}") };
-            writeln!(text, "Budget     {} of {} ({}) in use{names}", self.grants.len(), budget.nodes, budget.field)?;
+            writeln!(text, "Budget     {} of {} ({}) granted{names}", self.grants.len(), budget.nodes, budget.field)?;
         }
         writeln!(text, "Revision   {}", self.revision())?;
         if let Some((done, of)) = self.steps {
