@@ -147,7 +147,7 @@ fn not_found(snapshot: &Snapshot, number: i64) -> SpecProblem {
     known.sort_unstable();
     let known = known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let message = match number {
-        0 => "rollbackTo.revision: 0 means the revision before that of spec.template, and there is none: remove rollbackTo".into(),
+        0 => "rollbackTo.revision: 0 means the newest revision but that of spec.template, and there is none: remove rollbackTo".into(),
         _ => format!(
             "rollbackTo.revision: {number} is not a recorded revision (recorded: {known}): choose one of them, or remove rollbackTo"
         ),
