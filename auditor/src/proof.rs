@@ -176,8 +176,8 @@ impl Audit<'_> {
         others.map(|(node, _)| node.as_str()).filter(move |node| self.has_stayed(of, node, at) && self.is_surely_up(of, node, at))
     }
 
-    /// P16: nodes are begun that neither have the revision yet nor are out of service anyway, beside as many as may have it; or get it in the
-    /// place that a drain had.
+    /// P16: an update to an unproved revision begins on a node that serves and does not have it yet, although as many nodes as the budget
+    /// allows have it already; or a node gets it in the slot of a drain.
     fn reaches_too_many(&self, before: &Value, after: &Value, at: DateTime<Utc>) -> Option<String> {
         let of = names::uid8(after.uid());
         let (revision, _) = self.has_to_prove(before)?;

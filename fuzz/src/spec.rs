@@ -16,7 +16,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn changed(u: &mut Unstructured<'_>) -> Result<()> {
-    let mut document = every_field();
+    let mut document = many_fields();
     json::change(u, &mut document)?;
     if let Ok(spec) = serde_json::from_value::<IngressDaemonSetSpec>(document) {
         judge(spec);
@@ -34,8 +34,8 @@ fn judge(spec: IngressDaemonSetSpec) {
     assert_eq!(decide(&snapshot), decide(&snapshot));
 }
 
-/// A spec in which every field is set.
-fn every_field() -> Value {
+/// A spec with fields of every form: numbers, shares, durations, lists, maps. Bytes change some of them.
+fn many_fields() -> Value {
     json!({
         "podsPerNode": 2, "replicas": 2, "nodeSelector": {"pool": "edge"}, "selector": {"matchLabels": {"app": "web"}}, "placement": "Auto",
         "healthCheckNodePorts": [10080, 10081], "healthCheckNodePort": 10080, "minReadySeconds": 5, "paused": false,

@@ -206,8 +206,8 @@ async fn relist_for_rebuild(context: &Context, memory: &mut Memory, snapshot: &S
     Ok(true)
 }
 
-/// Nodes first and side by side, with the health checker's rights; then the health checker, the status with the ledger, and
-/// the finalizers.
+/// First all writes except applies of health-checker `DaemonSets`, status and finalizers, 16 at once; then those three, one by one, in the
+/// plan's order.
 ///
 /// Returns how soon to look again, when that is sooner than the plan says.
 async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: &mut Memory) -> Result<Option<Duration>, Failed> {

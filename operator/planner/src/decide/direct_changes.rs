@@ -41,7 +41,7 @@ impl Pass<'_> {
             // Pods on a node that leaves would only be moved again.
             return match managed.is_draining() && !managed.orphaned {
                 true if managed.grant.is_some() || managed.served() => self.hold_drained(managed),
-                // It takes no place that others could wait for.
+                // It uses no slot that others could wait for.
                 true => self.set(managed.name, NodePhase::Draining, Reason::Draining),
                 false => self.create(managed),
             };

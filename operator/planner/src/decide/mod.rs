@@ -441,7 +441,7 @@ impl<'a> Pass<'a> {
     /// A new id in the same slot.
     fn retarget(&mut self, managed: &ManagedNode<'_>, next: Grant) {
         if managed.grant.is_some_and(is_free) && !is_free(&next) {
-            // It began to serve after its removal was granted for nothing, and takes no place yet.
+            // It began to serve after its removal was granted for nothing, and uses no slot yet.
             let Wants { domain, available, suspect, .. } = self.slots.wants(managed);
             let missed = available && next.kind != GrantReason::Drain && !managed.is_draining();
             let lacks = self.slots.lacks(Wants { domain, down: true, available: missed, ..Wants::default() });

@@ -14,7 +14,8 @@ const SKEW: i64 = 5;
 /// hindered, and says so itself; updates are no reason to be hindered, too.
 pub(crate) const TAINT_WITHIN: i64 = 60;
 
-/// After how many counted seconds a period is over for certain: counted are whole ones, so that a mark may be almost a second younger.
+/// Counted seconds after which a period is certainly over: one more than its length, because whole seconds are counted and a mark may be
+/// almost a second younger than its count. A period of 0 is over at once.
 pub(crate) fn after(seconds: i64) -> i64 {
     seconds.saturating_add(i64::from(seconds > 0))
 }

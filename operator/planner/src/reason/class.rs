@@ -1,4 +1,4 @@
-//! What follows from each reason: one table, so that a new reason is classed in one place.
+//! What follows from each reason, in one table: the match over all reasons makes everyone who adds one decide.
 
 use super::{Reason, StepState};
 
@@ -6,8 +6,8 @@ use super::{Reason, StepState};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Class {
-    /// Its place among obstacles, the lowest first: what people decided, then what is broken. None for what time, or a node that
-    /// finishes, ends by itself.
+    /// Rank among obstacles; `blocked` names the lowest: what people decided, then what is broken. A grant whose reason has a rank is
+    /// not under way, so that the clock of the progress deadline does not run for it. None for what time, or a node that finishes, ends.
     pub rank: Option<u8>,
     /// It is about the rollout, not about one node.
     pub of_rollout: bool,

@@ -41,7 +41,7 @@ pub enum Reason {
         /// Number of slots.
         budget: usize,
     },
-    /// Nodes that serve keep their places for what they run.
+    /// Other nodes, which serve, keep their slots until their revision is proved, or until they are no longer suspect.
     Proving {
         /// Nodes that run a revision which is not proved.
         unproved: usize,
@@ -131,8 +131,8 @@ pub enum Reason {
     },
     /// The node is about to be taken away.
     Draining,
-    /// The same, and nothing is left to be done for it but by others: it keeps its place until the Node goes, or the taint of this
-    /// key; without one the Node is being deleted.
+    /// The node is about to be taken away, and its pods have ended. It keeps its slot until the Node goes, or the taint of this key.
+    /// Without a key the Node is being deleted.
     Drained(Option<String>),
     /// The Node is not Ready.
     NodeNotReady,
@@ -247,7 +247,7 @@ pub enum Reason {
         /// The node leaves, and does not wait for long.
         leaves: bool,
     },
-    /// The way back after a detach timeout; the node keeps its place until something else is wanted.
+    /// The way back after a detach timeout; the node keeps its slot until something else is wanted.
     GivenUp,
     /// An object is being written; its watch has not shown it yet.
     Writing,

@@ -16,7 +16,7 @@ pub(crate) const LOST: &str = "NodeLost";
 pub const FALLS: [&str; 4] = [RESTARTED, UNREADY, EVICTED, LOST];
 
 impl Reason {
-    /// Why nodes keep their places, until when, and what to do.
+    /// Why nodes keep their slots, until when, and what to do.
     pub(super) fn message_of_proof(&self) -> String {
         match self {
             Self::Proving { unproved, suspects: 0, budget, seconds } => format!(

@@ -67,7 +67,7 @@ impl Blockers {
     }
 }
 
-/// The terms on which nodes are admitted, besides what they need and the room that there is.
+/// The terms on which nodes are admitted, besides what they need and the slots that are free.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantRules<'a> {
     /// Snapshot that the decision is made on.
@@ -85,7 +85,7 @@ pub struct GrantRules<'a> {
 }
 
 impl GrantRules<'_> {
-    /// Decides over all nodes that have no grant, and takes their places.
+    /// Decides over all nodes that have no grant, and takes their slots.
     pub fn admit(&self, managed_nodes: &[ManagedNode<'_>], slots: &mut SlotPool<'_>) -> GrantPlan {
         let (snapshot, settings) = (self.snapshot, self.settings);
         let mut grant_plan = GrantPlan::default();
@@ -103,7 +103,7 @@ impl GrantRules<'_> {
             let mut reason = None;
             if !free {
                 reason = self.reason(managed, kind, &marks);
-                // Images come before there is room: what waits for its turn gets them meanwhile.
+                // Images come before a slot is free: what waits for its turn gets them meanwhile.
                 reason = reason.or_else(|| self.pulling(managed, kind, slots, &mut grant_plan));
                 // Whoever takes the machine away waits for nobody.
                 let lacks =
@@ -114,7 +114,7 @@ impl GrantRules<'_> {
                 grant_plan.waiting.insert(managed.name.to_owned(), reason);
                 continue;
             }
-            // What leaves by itself takes a place all the same: nothing else may be begun in it.
+            // What leaves by itself takes a slot all the same: nothing else may be begun in it.
             if !free || kind == GrantReason::Drain {
                 slots.take(wants);
             }
@@ -148,7 +148,7 @@ impl GrantRules<'_> {
         in_place::way(managed, self.targets?).err().map(Reason::NotInPlace)
     }
 
-    /// Why the node must wait even if there is room.
+    /// Why the node must wait even if a slot is free.
     fn reason(&self, managed: &ManagedNode<'_>, kind: GrantReason, marks: &Marks) -> Option<Reason> {
         if let Some(reason) = self.blockers.reason(managed, kind) {
             return Some(reason);

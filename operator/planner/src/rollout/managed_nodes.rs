@@ -95,9 +95,9 @@ fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, man
     }
 }
 
-/// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. Such a
-/// place was given for nothing that the budget bounds, so that they keep what they run while the budget has no place for them beside those
-/// that have the revision. Without any pods nodes could prove nothing, and all keep it.
+/// Nodes, by their index, that get pods again though the revision has not come to them: they came back from a drain, or had none. The
+/// budget bounds nothing of that, so that they keep what they run while it has no slot for them beside those that have the revision.
+/// Without any pods nodes could prove nothing, and all keep it.
 fn without_turn(settings: &ResolvedSpec, rollout: Option<&RolloutState>, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<usize> {
     let was_reached = |managed: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.reached.contains_key(managed.name));
     let has_it = |managed: &ManagedNode<'_>| {

@@ -2,7 +2,7 @@
 //! while without a break.
 //!
 //! A pod *falls* when a container of it restarts, or when it is not ready for more than ten seconds, or when its kubelet evicts it. A node
-//! is *suspect* that broke after it was attached with a revision that not all nodes have run: it keeps its place in the budget until it has
+//! is *suspect* that broke after it was attached with a revision that not all nodes have run: it keeps its slot of the budget until it has
 //! served long enough. A revision is *proved* once what runs it has served so. All clocks count *watched* seconds: those for which this
 //! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
 
@@ -146,7 +146,7 @@ fn has_joined(managed: &ManagedNode<'_>) -> bool {
     managed.chosen && !managed.joins && managed.phase().is_some_and(|phase| phase != Phase::New)
 }
 
-/// It runs what another machine of its name has left, and keeps the place of that.
+/// It runs what another machine of its name has left, and keeps the slot of that.
 fn has_what_was_left(managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> bool {
     managed.chosen && managed.joins && managed.is_at(&settings.revision)
 }
@@ -197,9 +197,9 @@ impl Sights {
             nodes.insert(managed.name.to_owned(), sight);
         }
         let all = managed_nodes.iter().all(|managed| !has_joined(managed) || nodes.contains_key(managed.name));
-        let places = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
+        let slots = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
         // One that dies alone has no company, however large the budget is.
-        let company = Company { lost: &lost, all, places: places.min(managed_nodes.len().saturating_sub(1)).max(1) };
+        let company = Company { lost: &lost, all, slots: slots.min(managed_nodes.len().saturating_sub(1)).max(1) };
         for (node, sight) in &mut nodes {
             sight.judge_loss(|since| company.is_none(node, since));
         }
@@ -553,7 +553,7 @@ struct Company<'l> {
     /// All nodes run the revision.
     all: bool,
     /// Nodes that may be under way at the same time.
-    places: usize,
+    slots: usize,
 }
 
 impl Company<'_> {
@@ -564,7 +564,7 @@ impl Company<'_> {
             self.lost.iter().filter(near)
         };
         // It kills nodes one after the other, as they were updated.
-        if self.all { within(AT_ONCE).count() < self.places } else { within(TOGETHER).all(|(_, loss)| loss.ran) }
+        if self.all { within(AT_ONCE).count() < self.slots } else { within(TOGETHER).all(|(_, loss)| loss.ran) }
     }
 }
 

@@ -141,7 +141,7 @@ impl Halt {
     }
 }
 
-/// Whether failures halt the rollout. Those that hold all places there are do, too: no other node could be begun.
+/// Whether failures halt the rollout. Those that hold all slots do, too: no other node could be begun.
 pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[ManagedNode<'_>]) -> Option<Halt> {
     let here = rollout.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(rollout).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
@@ -155,8 +155,8 @@ pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[Ma
     let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
     let (_, node, reason) = counted.iter().min()?;
     let first = format!("{node} ({reason})");
-    let places = settings.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count()).max(1);
-    let most = settings.rollout.max_failed.min(places);
+    let slots = settings.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count()).max(1);
+    let most = settings.rollout.max_failed.min(slots);
     let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
     (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
 }

@@ -34,7 +34,7 @@ pub struct SlotPool<'a> {
     begun: BTreeSet<String>,
 }
 
-/// Nodes that serve, and keep their places until more is known of what they run.
+/// Nodes that serve, and keep their slots until more is known of what they run.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeptSlots {
     unproved: usize,
@@ -72,8 +72,8 @@ impl KeptSlots {
         (unproved + suspects > 0).then_some(Reason::Proving { unproved, suspects, budget, seconds })
     }
 
-    /// Places that they take: what may be chance takes none.
-    fn places(&self) -> usize {
+    /// Slots that they keep: suspects that may be chance keep none.
+    fn slots(&self) -> usize {
         self.unproved + self.stopped_serving + self.suspect.saturating_sub(noise(self.running))
     }
 }
@@ -120,7 +120,7 @@ impl Wants<'_> {
         self.down && !self.lags
     }
 
-    /// Nodes that keep their places for what they run stand in its way: it is none of them, and takes something away.
+    /// Nodes that keep their slots for what they run stand in its way: it is none of them, and takes something away.
     fn counts_others(&self) -> bool {
         !self.doubtful && !self.is_out() && !self.grows
     }
@@ -166,7 +166,7 @@ impl<'a> SlotPool<'a> {
             here.updated += usize::from(managed.chosen && updated);
             here.kept.running = here.updated;
             here.begun += usize::from(managed.chosen && (updated || holds));
-            // A node that has got another label since takes a place in both.
+            // A node whose label has changed since uses a slot in both domains.
             for domain in managed.grant.filter(|_| holds).map(|grant| domains(grant, managed, topology)).into_iter().flatten() {
                 if managed.grant.is_some_and(|grant| grant.kind != GrantReason::Drain) {
                     slots.begun.insert(domain.clone());
@@ -196,7 +196,7 @@ impl<'a> SlotPool<'a> {
         self.domains.get(domain).map_or(0, |found| found.begun)
     }
 
-    /// Why there is no room, or nothing. With one domain at a time the first that asks has the turn, also when it must wait.
+    /// Why there is no free slot, or nothing. With one domain at a time the first that asks has the turn, also when it must wait.
     pub fn lacks(&mut self, wants: Wants<'_>) -> Option<Reason> {
         if let Some(topology) = self.topology.filter(|topology| topology.one_at_a_time) {
             let turn = self.turn.get_or_insert_with(|| wants.domain.to_owned());
@@ -215,7 +215,7 @@ impl<'a> SlotPool<'a> {
         }
         // Where none stands in its way the budget alone is why.
         let held = |kept: &KeptSlots, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
-        let taken = |kept: &KeptSlots, unavailable: usize| if wants.counts_others() { unavailable + kept.places() } else { unavailable };
+        let taken = |kept: &KeptSlots, unavailable: usize| if wants.counts_others() { unavailable + kept.slots() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
             let budget = Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
             return Some(held(&self.kept, self.budget).unwrap_or(budget));
@@ -258,7 +258,8 @@ impl<'a> SlotPool<'a> {
         }
     }
 
-    /// Gives a place back: the grant goes in the same write in which the next one comes.
+    /// Gives the slot of a grant back: the grant goes in the same write in which the next one comes. While its revision is not proved, the
+    /// node keeps the slot.
     pub fn give_back(&mut self, managed: &ManagedNode<'_>) {
         let Some(grant) = managed.grant.filter(|_| managed.holds_slot()) else { return };
         let (down, available) = state(managed);
@@ -277,7 +278,7 @@ impl<'a> SlotPool<'a> {
         }
     }
 
-    /// The node, as far as room is concerned.
+    /// The node, as far as slots are concerned.
     pub fn wants<'c>(&self, managed: &'c ManagedNode<'_>) -> Wants<'c> {
         let (down, available) = state(managed);
         let domain = self.topology.map_or("", |topology| managed.domain(topology));
@@ -308,7 +309,7 @@ fn state(managed: &ManagedNode<'_>) -> (bool, bool) {
     (unavailable && !ignored, !unavailable && managed.served())
 }
 
-/// Where a grant takes its place: where it was given, and where the node is now.
+/// Domains in which a grant uses a slot: where it was given, and where the node is now.
 fn domains(grant: &Grant, managed: &ManagedNode<'_>, topology: &Topology) -> BTreeSet<String> {
     let now = managed.node.map(|_| managed.domain(topology).to_owned());
     let domains: BTreeSet<_> = grant.domain.clone().into_iter().chain(now).collect();

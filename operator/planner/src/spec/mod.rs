@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// detacher's timestamp, used for all.
 pub const DEFAULT_GRACE: i64 = 10;
 /// Seconds after an attachment when the load balancer's timing is not given: it takes about as long to look at a node again
-/// as it takes to look away, and a place that is free before would let two nodes be out at once.
+/// as it takes to look away, and a slot that is free before would let two nodes be out at once.
 const DEFAULT_SOAK: i64 = DEFAULT_GRACE;
 /// Seconds for a detacher to answer.
 const DEFAULT_DETACH_TIMEOUT: u32 = 600;

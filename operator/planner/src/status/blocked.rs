@@ -22,10 +22,10 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
     if is_under_way(plan, ledger) {
         return None;
     }
-    // A node that was lost with its place is what the others wait for when they wait for the budget.
+    // A node that was lost with its slot is what the others wait for when they wait for the budget.
     let lost = |node: &String, reason: &Reason| *reason == Reason::NodeNotReady && ledger.grants.contains_key(node);
     let rank_of = |node: &String, state: &NodeProgress| match state.reason.class().rank {
-        Some(_) if lost(node, &state.reason) => Some(LOST_WITH_ITS_PLACE),
+        Some(_) if lost(node, &state.reason) => Some(LOST_WITH_ITS_SLOT),
         None if ledger.grants.contains_key(node) => None,
         None if state.phase == NodePhase::Unavailable => Some(OUT_BY_ITSELF),
         None if matches!(state.reason, Reason::Joining { trouble: Some(_) }) => Some(DOES_NOT_JOIN),
@@ -67,8 +67,8 @@ pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
 }
 
 /// Rank of a node that is not Ready and has a grant: with what is broken.
-const LOST_WITH_ITS_PLACE: u8 = 4;
-/// Rank of a node that is out of service by itself: it takes a place that others wait for, or is what a step waits for.
+const LOST_WITH_ITS_SLOT: u8 = 4;
+/// Rank of a node that is out of service by itself: it uses a slot that others wait for, or is what a step waits for.
 const OUT_BY_ITSELF: u8 = 7;
 /// Rank of a new node whose pods are in trouble: nobody waits for it.
 const DOES_NOT_JOIN: u8 = 13;
