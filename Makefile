@@ -25,7 +25,7 @@ help:
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
 # e2e/Cargo.toml: the one after the other compiles none twice.
 demo: deps control-plane
-	@echo "building what the demo runs: bed, operator, health-checker, virtual-kubelet (about four minutes on two cores, once)"
+	@echo "building what the demo runs: bed, operator, health-checker, virtual-kubelet (four to eight minutes on two cores, once)"
 	@cargo build --locked -p e2e -p operator -p health-checker -p virtual-kubelet --bins
 	@target/debug/bed demo $(if $(KEEP),--keep)
 
@@ -76,7 +76,7 @@ deps:
 control-plane: $(CONTROL_PLANE)
 
 $(CONTROL_PLANE): $(wildcard e2e/control-plane/*.go) e2e/control-plane/go.mod e2e/control-plane/go.sum
-	@echo "building etcd and Kubernetes into $@ (about five minutes on two cores, once)"
+	@echo "building etcd and Kubernetes into $@ (five to nine minutes on two cores, once)"
 	@mkdir -p $(@D)
 	cd e2e/control-plane && go build -trimpath -ldflags "$(LDFLAGS)" -o ../../$@ .
 	@touch $@

@@ -69,7 +69,7 @@ fn given(command: &Command, container: &Container) -> Result<Vec<String>, String
             _ => continue,
         };
         if whole.contains("$(") {
-            return Err(format!("{whole} is made of a variable"));
+            return Err(format!("{whole} refers to a variable"));
         }
         given.push(whole);
     }
@@ -83,8 +83,8 @@ fn environment(container: &Container, is_read: impl Fn(&str) -> bool) -> Result<
     }
     let read = container.env.iter().flatten().filter(|variable| is_read(&variable.name));
     read.map(|variable| match &variable.value {
-        _ if variable.value_from.is_some() => Err(format!("variable {} is somewhere else (valueFrom)", variable.name)),
-        Some(value) if value.contains("$(") => Err(format!("variable {} is made of another", variable.name)),
+        _ if variable.value_from.is_some() => Err(format!("the value of variable {} is in another object (valueFrom)", variable.name)),
+        Some(value) if value.contains("$(") => Err(format!("variable {} refers to another variable", variable.name)),
         value => Ok((variable.name.clone(), value.clone().unwrap_or_default())),
     })
     .collect()
@@ -145,8 +145,8 @@ mod tests {
     fn what_cannot_be_told_is_said_and_not_guessed() {
         let from = |kind: &str| json!([{"name": "ALLOWED_NODE_TAINTS", "valueFrom": {kind: {"name": "m", "key": "k"}}}]);
         for (arguments, environment, more, why) in [
-            (&["run", "--allowed-detach-keys=$(KEYS)"][..], json!([]), json!({}), "made of a variable"),
-            (&["run"], from("configMapKeyRef"), json!({}), "ALLOWED_NODE_TAINTS is somewhere else"),
+            (&["run", "--allowed-detach-keys=$(KEYS)"][..], json!([]), json!({}), "refers to a variable"),
+            (&["run"], from("configMapKeyRef"), json!({}), "ALLOWED_NODE_TAINTS is in another object"),
             (&["run"], json!([]), json!({"envFrom": [{"configMapRef": {"name": "m"}}]}), "envFrom"),
             (&["run", "--allowed-detach-keys=a b"], json!([]), json!({}), "a b"),
             (&["serve"], json!([]), json!({}), "no container with the argument run"),

@@ -88,9 +88,12 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
     match leader::holder(&client, &run.lease_namespace, &run.lease_name).await {
         Ok(None) => {}
         Ok(Some(holder)) => {
-            tracing::warn!(holder, "an operator leads and decides about the same nodes: the budgets of gates count for each by itself");
+            tracing::warn!(
+                holder,
+                "an operator leads and decides about the same nodes; each process counts the budgets of gates by itself"
+            );
         }
-        Err(error) => tracing::warn!(error = format!("{error:#}"), "whether an operator leads is not known"),
+        Err(error) => tracing::warn!(error = format!("{error:#}"), "cannot read the operator's lease: an operator may lead"),
     }
     let options = one_pass::OnePassOptions {
         reporter: reporter(&run),

@@ -28,7 +28,7 @@ impl<K: Ord, V: Resource> Readable<K, V> {
                 self.objects.insert(key, object);
             }
             Err(error) => {
-                tracing::error!(namespace, gate = name, %error, "the gate cannot be decoded; what it said last stays in force");
+                tracing::error!(namespace, gate = name, %error, "cannot decode the gate; its last valid content stays in force");
                 self.unreadable.insert(key);
             }
         }

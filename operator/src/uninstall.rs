@@ -65,7 +65,7 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     if let Some(holder) = holder(client, &options.lease_namespace, &options.lease_name).await? {
         let lease = format!("{}/{}", options.lease_namespace, options.lease_name);
         if !options.force && !options.dry_run {
-            bail!("{holder} holds the lease {lease} and would put back what it has a gate for: stop the operator first, or use --force");
+            bail!("stop the operator first, or pass --force: {holder} holds the lease {lease} and would restore the taints of its gates");
         }
         say(format_args!("{holder} holds the lease {lease}: what it has a gate for may come back"));
     }
@@ -238,7 +238,7 @@ fn tell(name: &str, found: &Leftovers, prefix: &str) {
         say(format!("annotation {annotation} removed"));
     }
     for restored in &found.restored {
-        say(format!("{restored} without what a resource that is gone has written"));
+        say(format!("removed from {restored} what a deleted resource wrote"));
     }
     for label in &found.labels {
         say(format!("label {label} removed"));

@@ -20,7 +20,7 @@ pub async fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpList
         Err(_) if address.ip().is_unspecified() && address.is_ipv6() => TcpListener::bind(("0.0.0.0", address.port())).await,
         result => result,
     }
-    .with_context(|| format!("port {address} cannot be taken; choose another with {option}"))
+    .with_context(|| format!("cannot listen on {address}: choose another address with {option}"))
 }
 
 /// Serves until `stop`.

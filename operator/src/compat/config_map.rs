@@ -148,7 +148,7 @@ impl ConfigMapGate {
                 self.state.change_compat(|compat| (compat.awaited, compat.unreadable) = (false, compat.config_map.is_none()));
                 let said = format!("{named}: {why}");
                 if self.said.as_ref() != Some(&said) {
-                    tracing::error!(config_map = named, "{why}; nodes stay as they are, or go on as it said last");
+                    tracing::error!(config_map = named, "{why}; nodes do not change, or the last valid ConfigMap stays in force");
                     self.said = Some(said);
                 }
             }
@@ -186,7 +186,7 @@ impl ConfigMapGate {
             return;
         }
         self.said = Some(said);
-        tracing::error!(config_map = object.name_any(), why, "the ConfigMap cannot be used; what it said last stays in force");
+        tracing::error!(config_map = object.name_any(), why, "the ConfigMap is not valid; its last valid content stays in force");
         let note = format!("{why}; what the ConfigMap said before stays in force");
         publish(&self.recorder, object, EventType::Warning, ("InvalidConfiguration", "Read"), note).await;
     }

@@ -558,7 +558,7 @@ impl Engine {
                     }
                     PatchOutcome::Gone => self.forget(&node),
                     PatchOutcome::Forbidden(message) => {
-                        tracing::error!(node, message, "the operator must not patch Nodes: install deploy/10-rbac.yaml");
+                        tracing::error!(node, message, "the operator may not patch Nodes: install deploy/10-rbac.yaml");
                         self.fail(&node, Some(BACKOFF.1));
                         self.refused(&node, true, message);
                     }

@@ -120,7 +120,11 @@ impl PolicyHandle {
         if means == Means::Policy
             && let Some(why) = known.refused.get(&gate.uid)
         {
-            return Some(("Reactive", false, format!("a node is tainted a moment after it was created: the policy was refused: {why}")));
+            return Some((
+                "Reactive",
+                false,
+                format!("the operator taints a node a moment after its creation, because the API server refused the policy: {why}"),
+            ));
         }
         let accepted = known.accepted.at(&means, gate, owned);
         Some(means.condition(accepted.map(|at| Instant::now().into_std().saturating_duration_since(at))))

@@ -134,7 +134,7 @@ fn note(state: &GateState, of: impl Fn(&mut planner::node_gates::World) -> Optio
     let Some(known) = of(&mut world) else { return };
     let changed = known.is_some() != broken.is_some();
     if changed && let Some(why) = &broken {
-        tracing::warn!(why, "what a readiness gate asks for cannot be seen; nodes stay as they are");
+        tracing::warn!(why, "the operator cannot see a source of a readiness gate; nodes do not change");
     }
     *known = broken;
     drop(world);

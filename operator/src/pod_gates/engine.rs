@@ -456,7 +456,7 @@ impl Engine {
                         tracing::error!(
                             namespace = key.0,
                             message,
-                            "the operator must not patch the status of pods: install deploy/10-rbac.yaml"
+                            "the operator may not patch the status of pods: install deploy/10-rbac.yaml"
                         );
                     }
                     error => tracing::warn!(namespace = key.0, pod = key.1, %error, "status not patched; trying again"),

@@ -28,7 +28,7 @@ pub async fn ask_rights(client: &Client, memory: &mut Memory, snapshot: &mut Sna
             let lacks = match answer.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into()))) {
                 Ok(lacks) => Some(lacks),
                 Err(error) => {
-                    tracing::warn!(account = name, %error, "what the ServiceAccount of health checkers may do is not known");
+                    tracing::warn!(account = name, %error, "cannot check the rights of the health checkers' ServiceAccount");
                     None
                 }
             };

@@ -94,7 +94,7 @@ impl Secrets {
     pub async fn keep(self) {
         loop {
             if let Err(error) = self.look(chrono::Utc::now().timestamp()).await {
-                tracing::warn!(error = format!("{error:#}"), "the webhook's certificates were not looked after; trying again");
+                tracing::warn!(error = format!("{error:#}"), "checking the webhook's certificates failed; retrying");
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -117,7 +117,7 @@ impl Secrets {
             Ok(None) => return Ok(()),
             Ok(Some(next)) => next,
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "the webhook's certificates are of no use; they are made anew");
+                tracing::warn!(error = format!("{error:#}"), "the webhook's certificates cannot be used; creating new ones");
                 Certificates::new(&self.names(), now)?
             }
         };
