@@ -1,9 +1,9 @@
 //! The commands of docs/operations.md, as they are written there.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use crds::names;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::ListParams};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt as _, api::ListParams};
 
 use crate::{
     auditor::{Expectations, Kind},
@@ -82,7 +82,13 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     bed.say("it stopped, turned back and left a node out as it was told, and no request was lost");
 
     run("Uninstall").await?;
-    let left = product::api(bed).list(&ListParams::default()).await?.items;
-    ensure!(left.is_empty(), "left: {left:?}");
+    match product::api(bed).list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        left => bail!("the API server still knows the resource: {left:?}"),
+    }
+    let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await?.items;
+    let left: Vec<_> = nodes.iter().flat_map(|node| node.labels().keys().chain(node.annotations().keys())).collect();
+    let ours = left.iter().filter(|key| key.starts_with(names::GROUP) && **key != names::SKIP_ANNOTATION);
+    ensure!(ours.clone().next().is_none(), "left on Nodes: {:?}", ours.collect::<Vec<_>>());
     Ok(())
 }
