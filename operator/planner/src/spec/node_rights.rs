@@ -195,7 +195,7 @@ pub fn refused_mark(rights: &NodeRights, resource: &Resource) -> Option<SpecProb
     Some(SpecProblem {
         reason: "DetachKeyNotAllowed",
         message: format!(
-            "{field}.key is `{key}`, but the operator may not write this key to Nodes for this namespace: {}",
+            "{field}.key is `{key}`, but the operator may not write this key to Nodes for this namespace: {}, and to keep the keys in use there: the flag replaces the default ones",
             ask_for("--allowed-detach-keys", &format!("{namespace}={key}"))
         ),
     })

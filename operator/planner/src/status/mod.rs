@@ -353,7 +353,7 @@ fn rolled_back(targets: &Result<Targets, Vec<SpecProblem>>, ledger: &Ledger) -> 
     let targets = targets.as_ref().ok().filter(|targets| targets.origin == RevisionOrigin::RolledBack)?;
     let rolled_back = ledger.rolled_back.as_ref()?;
     let message = format!(
-        "revision {} {}; revision {} runs instead until you change spec.template or retry the failed revision",
+        "revision {} {}; revision {} runs instead until you change spec.template or run `kubectl ids retry --all`",
         rolled_back.from, rolled_back.reason, targets.effective.revision
     );
     Some(("RolledBack", true, "RevisionFailed", message))
