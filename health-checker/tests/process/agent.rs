@@ -21,7 +21,7 @@ use tokio::{
 };
 
 /// For everything that is to happen at all.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Of the resource's health checkers.
 const KEY: &str = "sixteen bytes, or more";
