@@ -22,15 +22,15 @@ pub struct AdmissionPolicy {
 
 impl AdmissionPolicy {
     /// With the name in `metadata`, bound to what `matched` says. The object is created without what the policy would add where that fails.
-    pub fn new(metadata: &Value, mut spec: Value, matched: &Value) -> Self {
+    pub fn new(metadata: &Value, mut spec: Value, matched: Option<Value>) -> Self {
         spec["failurePolicy"] = "Ignore".into();
         // Others may replace the whole list; what is there already is left alone.
         spec["reinvocationPolicy"] = "IfNeeded".into();
         let name = metadata["name"].as_str().unwrap_or_default().to_owned();
         let object = |kind: &str, spec: &Value| json!({"apiVersion": API, "kind": kind, "metadata": metadata, "spec": spec});
         let mut binding = json!({"policyName": name});
-        if matched.as_object().is_some_and(|matched| !matched.is_empty()) {
-            binding["matchResources"] = matched.clone();
+        if let Some(matched) = matched {
+            binding["matchResources"] = matched;
         }
         Self { policy: object("MutatingAdmissionPolicy", &spec), binding: object("MutatingAdmissionPolicyBinding", &binding), name }
     }

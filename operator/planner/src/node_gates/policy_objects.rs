@@ -163,7 +163,7 @@ fn rendered(gate: &Gate, suffix: &str, owned: bool, spec: Value) -> AdmissionPol
         metadata["ownerReferences"] =
             json!([{"apiVersion": api, "kind": "NodeReadinessGate", "name": gate.name, "uid": gate.uid, "controller": true}]);
     }
-    AdmissionPolicy::new(&metadata, spec, &json!({}))
+    AdmissionPolicy::new(&metadata, spec, None)
 }
 
 /// Name of a gate's policy: what people know it by, and a hash of its UID, so that a gate made anew has another.

@@ -33,7 +33,7 @@ pub fn policy(gate: &Gate) -> Option<AdmissionPolicy> {
         "kubernetes.io/metadata.name": gate.namespace,
         names::INJECT_LABEL: names::INJECT_LABEL_VALUE,
     }});
-    Some(AdmissionPolicy::new(&metadata, spec, &json!({"namespaceSelector": namespaces})))
+    Some(AdmissionPolicy::new(&metadata, spec, Some(json!({"namespaceSelector": namespaces}))))
 }
 
 /// Name of a gate's policy: what people know it by, and a hash of its UID, so that a gate made anew has another.
