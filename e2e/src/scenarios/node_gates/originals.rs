@@ -46,20 +46,9 @@ data:
 "#;
 
 /// The same with two labels in one selector.
-const MULTI: &str = r#"
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: "istio-cni-taint"
-  namespace: "kube-system"
-  labels:
-    app: istio-cni
-data:
-  config: |
-    - name: istio-cni
-      selector: app=istio, app=istio-cni
-      namespace: kube-system
-"#;
+fn multi() -> String {
+    SINGLE.replace("selector: app=istio", "selector: app=istio, app=istio-cni")
+}
 
 /// The taint of the `ConfigMap`.
 const READINESS: (&str, &str) = ("NodeReadiness", "");
@@ -114,7 +103,7 @@ async fn config_map(bed: &mut Bed) -> Result<()> {
     })
     .await?;
 
-    apply_yaml(bed, MULTI).await?;
+    apply_yaml(bed, &multi()).await?;
     held_are(bed, READINESS, &all).await.context("the second label has no pod")?;
     bed.apply(&[critical(bed, "istio-cni", "NodeReadiness")]).await?;
     becomes_ready(bed, "istio-cni", "n1", true).await?;
@@ -126,7 +115,7 @@ async fn config_map(bed: &mut Bed) -> Result<()> {
 
 /// What it said last stays in force; after a start, nothing changes.
 async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
-    apply_yaml(bed, &MULTI.replace("app=istio, app=istio-cni", "app in (istio, istio-cni)")).await?;
+    apply_yaml(bed, &multi().replace("app=istio, app=istio-cni", "app in (istio, istio-cni)")).await?;
     let events = Api::<Event>::namespaced(bed.client.clone(), "kube-system");
     eventually(MINUTE, "an event says what is wrong", async || {
         let events = events.list(&ListParams::default()).await?.items;
@@ -141,7 +130,7 @@ async fn cannot_be_read(bed: &Bed, held: &[&str]) -> Result<()> {
     is_rolled_out(bed).await?;
     stay_held(bed, READINESS, held, "nodes stay as they are").await?;
     product::stayed(bed, before, Kind::Node, "and they did since the start", |node| is_as_held(node, READINESS, held)).await?;
-    apply_yaml(bed, MULTI).await?;
+    apply_yaml(bed, &multi()).await?;
     bed.say("a ConfigMap that cannot be read changes nothing, before and after a start of the operator");
     Ok(())
 }
