@@ -17,11 +17,14 @@ pub struct Class {
     pub needs_somebody: bool,
     /// A node is in trouble that no step of the rollout mends.
     pub trouble: bool,
+    /// One node with it makes the resource Stalled, though others may go on.
+    pub stalls: bool,
 }
 
 impl Class {
-    const NONE: Self = Self { rank: None, of_rollout: false, holds_all: false, needs_somebody: false, trouble: false };
+    const NONE: Self = Self { rank: None, of_rollout: false, holds_all: false, needs_somebody: false, trouble: false, stalls: false };
     const TROUBLE: Self = Self { trouble: true, ..Self::NONE };
+    const STALLS: Self = Self { stalls: true, ..Self::TROUBLE };
     const OF_ROLLOUT: Self = Self { of_rollout: true, ..Self::NONE };
     const HOLDS_ALL: Self = Self { holds_all: true, ..Self::OF_ROLLOUT };
 
@@ -41,7 +44,7 @@ impl Reason {
             Self::Paused => Class::OF_ROLLOUT.at(0),
             Self::TooManyFailed { .. } => Class { trouble: true, ..Class::HOLDS_ALL }.at(1).needs_somebody(),
             Self::Halted => Class::NONE.at(2),
-            Self::DetachTimeout => Class::TROUBLE.at(2),
+            Self::DetachTimeout => Class::STALLS.at(2),
             Self::BadTimestamp(_) => Class::TROUBLE.at(2).needs_somebody(),
             Self::AdmissionRejected { .. } => Class::TROUBLE.at(3),
             Self::Failed { .. } | Self::FailedBefore(_) | Self::PodsRefused(_) => Class::TROUBLE.at(3).needs_somebody(),
@@ -49,7 +52,7 @@ impl Reason {
             | Self::NameConflict(_)
             | Self::HoldersUnreadable(_)
             | Self::HoldersFull
-            | Self::DetachAnnotationConflict(_) => Class::TROUBLE.at(4),
+            | Self::DetachAnnotationConflict(_) => Class::STALLS.at(4),
             Self::StillHealthy { .. } | Self::StillUnhealthy { .. } => Class::NONE.at(4).needs_somebody(),
             Self::HealthPortSilent { leaves: false, .. } | Self::PrePulling(Some(_)) | Self::GivenUp => {
                 Class::TROUBLE.at(4).needs_somebody()

@@ -379,17 +379,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
         let of = if node.is_empty() { String::new() } else { format!("node {node}: ") };
         return Some(("Stalled", true, reason.word(), format!("{of}{}", reason.message_of_rollout())));
     }
-    let (name, state) = plan.node_states.iter().find(|(_, state)| {
-        matches!(
-            state.reason,
-            Reason::DetachTimeout
-                | Reason::HoldersUnreadable(_)
-                | Reason::HoldersFull
-                | Reason::NameConflict(_)
-                | Reason::Refused(_)
-                | Reason::DetachAnnotationConflict(_)
-        )
-    })?;
+    let (name, state) = plan.node_states.iter().find(|(_, state)| state.reason.class().stalls)?;
     Some(("Stalled", true, state.reason.word(), format!("node {name}: {}", state.reason.message())))
 }
 
