@@ -97,12 +97,7 @@ async fn start(options: &OnePassOptions, deadline: Instant) -> anyhow::Result<En
     observer.take(list::<Node>(Api::all(client.clone()), ListParams::default()).await.context("listing Nodes")?);
     observer.take(list::<GuardedResource>(Api::all(client.clone()), ListParams::default()).await.context("listing IngressDaemonSets")?);
     // Of what belongs to resources nothing is read until a gate asks for replicas.
-    observer.take::<Deployment>(Vec::new());
-    observer.take::<ReplicaSet>(Vec::new());
-    observer.take::<ControllerRevision>(Vec::new());
-    observer.take::<Pod>(Vec::new());
-    observer.take::<DaemonSet>(Vec::new());
-    observer.take::<Service>(Vec::new());
+    observer.take_no_objects();
     if gates.iter().any(|gate| gate.0.is_err()) || observer.has_unreadable() {
         tracing::warn!("some gates cannot be decoded: their nodes stay as they are");
     }

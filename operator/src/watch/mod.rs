@@ -367,6 +367,16 @@ impl Observer {
         self.listed[K::KIND as usize].store(true, Ordering::Release);
     }
 
+    /// No objects of resources exist, as far as anybody asks: for those who read none of them.
+    pub fn take_no_objects(&self) {
+        self.take::<Deployment>(Vec::new());
+        self.take::<ReplicaSet>(Vec::new());
+        self.take::<ControllerRevision>(Vec::new());
+        self.take::<Pod>(Vec::new());
+        self.take::<DaemonSet>(Vec::new());
+        self.take::<Service>(Vec::new());
+    }
+
     fn cut<K: Observed + Resource>(&self, objects: Vec<K>) -> Vec<Cut<K>> {
         let mut specs = self.specs.lock();
         objects.into_iter().map(|object| Cut::of(object, &mut specs)).collect()

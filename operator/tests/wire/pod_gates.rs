@@ -2,10 +2,7 @@
 
 use http::{Method, Request, Response};
 use k8s_controller::events::{EventRecorder, Reporter};
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
-    core::v1::{Node, Pod, Service},
-};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Client, client::Body};
 use operator::{
     gates_shared::GateState,
@@ -79,12 +76,7 @@ fn observer() -> Arc<Observer> {
     let observer = Observer::default();
     observer.take::<Node>(Vec::new());
     observer.take::<GuardedResource>(Vec::new());
-    observer.take::<Deployment>(Vec::new());
-    observer.take::<ReplicaSet>(Vec::new());
-    observer.take::<ControllerRevision>(Vec::new());
-    observer.take::<Pod>(Vec::new());
-    observer.take::<DaemonSet>(Vec::new());
-    observer.take::<Service>(Vec::new());
+    observer.take_no_objects();
     Arc::new(observer)
 }
 

@@ -1,10 +1,6 @@
 use super::*;
 use crate::watch::GuardedResource;
 use k8s_controller::events::Reporter;
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
-    core::v1::{Pod, Service},
-};
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -20,12 +16,7 @@ fn observer() -> Arc<Observer> {
     let observer = Observer::default();
     observer.take::<Node>(vec![serde_json::from_value(node).unwrap()]);
     observer.take::<GuardedResource>(Vec::new());
-    observer.take::<Deployment>(Vec::new());
-    observer.take::<ReplicaSet>(Vec::new());
-    observer.take::<ControllerRevision>(Vec::new());
-    observer.take::<Pod>(Vec::new());
-    observer.take::<DaemonSet>(Vec::new());
-    observer.take::<Service>(Vec::new());
+    observer.take_no_objects();
     Arc::new(observer)
 }
 
