@@ -1,4 +1,4 @@
-//! The modules of a crate, the types that they define, and the paths that they name. Unit tests are left out.
+//! The modules of a crate, the types that they define, the paths that they name, and their texts. Unit tests are left out.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use std::{
@@ -26,13 +26,22 @@ pub struct Module {
     file: PathBuf,
     /// Structs, enums, traits and aliases, with their lines.
     pub types: Vec<(String, usize)>,
+    /// Strings, and the help of flags, with their lines.
+    pub texts: Vec<(String, usize)>,
     named: Vec<Named>,
+    /// Its doc comments are the help of a program.
+    has_flags: bool,
 }
 
 impl Module {
+    /// File from the root of the repository.
+    pub fn file(&self) -> String {
+        self.file.strip_prefix(ROOT).unwrap_or(&self.file).display().to_string()
+    }
+
     /// File from the root of the repository, and line.
     pub fn place(&self, line: usize) -> String {
-        format!("{}:{line}", self.file.strip_prefix(ROOT).unwrap_or(&self.file).display())
+        format!("{}:{line}", self.file())
     }
 }
 
@@ -71,7 +80,7 @@ impl Source {
     fn read_file(&mut self, file: PathBuf, id: &Id) {
         let text = std::fs::read_to_string(&file).unwrap_or_else(|error| unreachable!("{}: {error}", file.display()));
         let tokens = text.parse().unwrap_or_else(|error| unreachable!("{}: {error}", file.display()));
-        self.modules.insert(id.clone(), Module { file, ..Module::default() });
+        self.modules.insert(id.clone(), Module { file, has_flags: text.contains("clap::"), ..Module::default() });
         self.walk(tokens, id, true);
     }
 
@@ -106,15 +115,41 @@ impl Source {
                     at -= 1;
                     found = paths(&tokens, &mut at).into_iter().map(|named| Named { import: None, ..named }).collect();
                 }
+                (TokenTree::Punct(hash), Some(TokenTree::Group(attribute))) if hash.as_char() == '#' => {
+                    self.attribute(attribute, id);
+                    at += 1;
+                }
+                // `#![…]`
+                (TokenTree::Punct(hash), Some(TokenTree::Punct(mark))) if hash.as_char() == '#' && mark.as_char() == '!' => {
+                    if let Some(TokenTree::Group(attribute)) = tokens.get(at + 1) {
+                        self.attribute(attribute, id);
+                    }
+                    at += 2;
+                }
                 // `serde` and its like take paths in quotes.
                 (TokenTree::Literal(text), _) if text.to_string().starts_with("\"crate::") => {
                     let path = text.to_string().trim_matches('"').split("::").map(str::to_owned).collect();
                     found.push(Named { path, line: text.span().start().line, import: None });
                 }
+                (TokenTree::Literal(text), _) => {
+                    let line = text.span().start().line;
+                    self.here(id).texts.extend(string(&text.to_string()).map(|text| (text, line)));
+                }
                 (TokenTree::Group(group), _) => self.walk(group.stream(), id, false),
                 _ => {}
             }
             self.here(id).named.extend(found);
+        }
+    }
+
+    /// Takes in the paths of an attribute, and of its strings only the help of a program.
+    fn attribute(&mut self, attribute: &Group, id: &Id) {
+        let before = self.here(id).texts.len();
+        self.walk(attribute.stream(), id, false);
+        let is_doc = matches!(attribute.stream().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc");
+        let here = self.here(id);
+        if !is_doc || !here.has_flags {
+            here.texts.truncate(before);
         }
     }
 
@@ -199,6 +234,18 @@ fn is_left_out(attribute: &Group) -> bool {
 fn is_colons(tokens: &[TokenTree]) -> bool {
     let is_colon = |at: usize| matches!(tokens.get(at), Some(TokenTree::Punct(colon)) if colon.as_char() == ':');
     is_colon(0) && is_colon(1)
+}
+
+/// The text of a literal that is a string.
+fn string(literal: &str) -> Option<String> {
+    if let Some(raw) = literal.strip_prefix('r') {
+        return raw.trim_matches('#').strip_prefix('"')?.strip_suffix('"').map(str::to_owned);
+    }
+    let text = literal.strip_prefix('"')?.strip_suffix('"')?;
+    // A backslash joins a line with the next.
+    let mut lines = text.split("\\\n");
+    let first = lines.next()?.to_owned();
+    Some(lines.fold(first, |text, line| text + line.trim_start()).replace("\\n", " ").replace("\\\"", "\""))
 }
 
 /// What ends an item.
