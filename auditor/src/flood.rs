@@ -13,7 +13,7 @@ use super::{
     Audit, Property,
     cluster_state::{has_ended, is_member, node_of, replicas},
     observation::{ObjectExt, Observation},
-    room::Recent,
+    slots::Recent,
 };
 
 /// So long a creation counts.

@@ -13,7 +13,7 @@ mod health;
 mod observation;
 pub mod order;
 mod proof;
-mod room;
+mod slots;
 mod terms;
 mod tokens;
 pub mod watch;
@@ -231,7 +231,7 @@ pub struct Audit<'a> {
     budget: budget::BudgetMemory,
     changes: changes::ChangesMemory,
     tokens: tokens::TokensMemory,
-    room: room::RoomMemory,
+    slots: slots::SlotMemory,
     terms: terms::TermsMemory,
     flood: flood::FloodMemory,
     health: health::HealthMemory,
@@ -261,7 +261,7 @@ impl<'a> Audit<'a> {
             budget: budget::BudgetMemory::default(),
             changes: changes::ChangesMemory::default(),
             tokens: tokens::TokensMemory::default(),
-            room: room::RoomMemory::default(),
+            slots: slots::SlotMemory::default(),
             terms: terms::TermsMemory::default(),
             flood: flood::FloodMemory::default(),
             health: health::HealthMemory::default(),
@@ -356,7 +356,7 @@ impl<'a> Audit<'a> {
             Kind::ReplicaSet if before.is_none() && !observation.deleted => self.judge_replica_set(&observation.object),
             Kind::IngressDaemonSet if !observation.deleted => {
                 self.judge_grants(before.as_ref(), observation);
-                self.judge_room(before.as_ref(), observation);
+                self.judge_slots(before.as_ref(), observation);
                 self.judge_proof(before.as_ref(), observation);
                 self.note_terms(observation);
             }

@@ -20,7 +20,7 @@ use super::{
     changes::earlier,
     cluster_state::{is_member, node_of, resource, revision, token},
     observation::{ObjectExt, Observation},
-    room::is_selected,
+    slots::is_selected,
 };
 
 /// The operator counts whole seconds: by so much it may be ahead.

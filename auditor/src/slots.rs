@@ -1,4 +1,4 @@
-//! P1 and P2 where a node is begun: whether its domain, and the nodes that must stay available, left room for it.
+//! P1 and P2 where a node is begun: whether its domain, and the nodes that must stay available, left a slot for it.
 //!
 //! As with P8, a grant is judged by the spec and the ledger that its write went over. Nodes and pods the operator may have seen
 //! as they were [`STALE`] ago: what has changed since then counts in its favour.
@@ -68,7 +68,7 @@ struct Health {
 
 /// By resource and node, since when they are as they are, and what domains hold.
 #[derive(Debug, Default)]
-pub(super) struct RoomMemory {
+pub(super) struct SlotMemory {
     nodes: BTreeMap<(String, String), Health>,
     /// Nodes of each resource, label and domain.
     sizes: BTreeMap<(String, String, String), Recent>,
@@ -141,7 +141,7 @@ impl LedgerWrite<'_> {
 
 impl Audit<'_> {
     /// Looks for nodes that were begun where there was no room for them.
-    pub(super) fn judge_room(&mut self, before: Option<&Value>, observation: &Observation) {
+    pub(super) fn judge_slots(&mut self, before: Option<&Value>, observation: &Observation) {
         let Some(before) = before.filter(|before| !before.being_deleted()) else { return };
         let rollout = &before["status"]["rollout"];
         // What a ledger has that was rebuilt had been begun before.
@@ -194,7 +194,7 @@ impl Audit<'_> {
         };
         let held: BTreeSet<&str> = write.places().map(|(node, _)| node.as_str()).collect();
         let may_serve = |health: &Health| health.serves || health.ceased.is_some_and(|ceased| write.at - ceased < STALE);
-        let here = self.room.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
+        let here = self.slots.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
         let serving =
             here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(Availability::Down, write, node)).count();
         // Of chosen nodes whose Deployments were not seen yet nothing is known.
@@ -216,7 +216,7 @@ impl Audit<'_> {
             return Some(format!("in domain {label}={domain} while {label}={other} is under way, with oneDomainAtATime"));
         }
         let places: Vec<_> = write.places().filter(|(_, grant)| grant["domain"] == domain).map(|(node, _)| node.as_str()).collect();
-        let recent = self.room.sizes.get(&(write.of.to_owned(), label.to_owned(), domain.to_owned())).map_or(0, Recent::greatest);
+        let recent = self.slots.sizes.get(&(write.of.to_owned(), label.to_owned(), domain.to_owned())).map_or(0, Recent::greatest);
         let size = recent.max(self.domain_sizes(write.of, label).get(domain).copied().unwrap_or(0));
         // The write itself may say that nodes have joined.
         let budget = budget?.of(size + desired(write.after).saturating_sub(desired(write.before)));
@@ -231,7 +231,7 @@ impl Audit<'_> {
 
     /// Nodes among these without a place that are chosen for certain and have been down for long.
     fn down_in(&self, write: &LedgerWrite<'_>, among: impl Fn(&Value) -> bool) -> Vec<&str> {
-        let here = self.room.nodes.keys().filter(|(of, _)| of == write.of).map(|(_, node)| node.as_str());
+        let here = self.slots.nodes.keys().filter(|(of, _)| of == write.of).map(|(_, node)| node.as_str());
         let down = here.filter(|name| {
             let node = self.cluster.node(name);
             let free = !write.new.contains_key(*name) && !write.old.contains_key(*name);
@@ -251,7 +251,7 @@ impl Audit<'_> {
     }
 
     fn has_been(&self, state: Availability, (of, node): (&str, &str), at: DateTime<Utc>) -> bool {
-        let Some(health) = self.room.nodes.get(&(of.to_owned(), node.to_owned())) else { return false };
+        let Some(health) = self.slots.nodes.get(&(of.to_owned(), node.to_owned())) else { return false };
         let since = if state == Availability::Up { health.shaken } else { Some(health.since) };
         health.state == state && since.is_none_or(|since| at - since >= STALE)
     }
@@ -265,25 +265,25 @@ impl Audit<'_> {
         let told = owner.as_ref().and_then(|owner| topology(owner).map(|topology| (owner, topology)));
         let label = told.as_ref().map(|(_, topology)| topology.label);
         let known = |key: &(String, String, String)| key.0 != of || Some(key.1.as_str()) == label;
-        self.room.sizes.retain(|key, _| known(key));
-        self.room.allowed.retain(|key, _| known(key));
+        self.slots.sizes.retain(|key, _| known(key));
+        self.slots.allowed.retain(|key, _| known(key));
         let Some((owner, DomainRule { label, budget, .. })) = told else {
-            self.room.placed.remove(of);
+            self.slots.placed.remove(of);
             return;
         };
         let none = Map::new();
         let grants = owner["status"]["rollout"]["grants"].as_object().unwrap_or(&none);
         let mut domains = self.domain_sizes(of, label);
-        for (_, _, empty) in self.room.sizes.keys().filter(|key| key.0 == of) {
+        for (_, _, empty) in self.slots.sizes.keys().filter(|key| key.0 == of) {
             domains.entry(empty.clone()).or_default();
         }
         let domain_of = |node: &str| self.cluster.node(node).and_then(|object| object.label(label)).unwrap_or_default().to_owned();
         let labels: BTreeMap<String, String> = held.iter().map(|node| (node.clone(), domain_of(node))).collect();
         let touched: BTreeSet<_> = held.iter().filter(|node| self.is_touched(node)).cloned().collect();
-        let drained = self.room.drained.entry(of.to_owned()).or_default();
+        let drained = self.slots.drained.entry(of.to_owned()).or_default();
         drained.retain(|node| grants.contains_key(node));
         drained.extend(grants.iter().filter(|(_, grant)| is_drain(grant)).map(|(node, _)| node.clone()));
-        let placed = self.room.placed.entry(of.to_owned()).or_default();
+        let placed = self.slots.placed.entry(of.to_owned()).or_default();
         let more = held.iter().any(|node| !placed.contains_key(node));
         placed.retain(|node, _| held.contains(node));
         let mut here: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -299,16 +299,16 @@ impl Audit<'_> {
         let mut found = Vec::new();
         for (domain, size) in domains {
             let key = (of.to_owned(), label.to_owned(), domain.clone());
-            let recent = self.room.sizes.entry(key.clone()).or_default();
+            let recent = self.slots.sizes.entry(key.clone()).or_default();
             recent.see(size, at);
             let Some(now) = budget.map(|budget| budget.of(recent.greatest())) else {
-                self.room.allowed.remove(&key);
+                self.slots.allowed.remove(&key);
                 continue;
             };
             let held = here.remove(&domain).unwrap_or_default();
             let granted = grants.values().filter(|grant| grant["domain"] == domain.as_str()).count();
             let begun = held.len().max(granted);
-            let allowed = self.room.allowed.entry(key).or_insert(usize::MAX);
+            let allowed = self.slots.allowed.entry(key).or_insert(usize::MAX);
             *allowed = still_allowed(now, *allowed, begun);
             if more && held.len() > *allowed {
                 let allowed = *allowed;
@@ -322,7 +322,7 @@ impl Audit<'_> {
 
     /// Some of what is judged was there before.
     pub(super) fn note_beginning(&mut self) {
-        self.room.half_way = true;
+        self.slots.half_way = true;
     }
 
     /// Remembers how the nodes are at the places that an observation may have changed, after it was applied.
@@ -330,15 +330,15 @@ impl Audit<'_> {
         let is_node = observation.kind == Kind::Node;
         let moved = is_node && before.is_some_and(|before| before["metadata"]["labels"] != observation.object["metadata"]["labels"]);
         // A Node alone makes no place.
-        for place in places.iter().filter(|place| !is_node || self.room.nodes.contains_key(*place)).cloned().collect::<Vec<_>>() {
+        for place in places.iter().filter(|place| !is_node || self.slots.nodes.contains_key(*place)).cloned().collect::<Vec<_>>() {
             if moved {
-                self.room.nodes.entry(place.clone()).and_modify(|health| health.since = observation.at);
+                self.slots.nodes.entry(place.clone()).and_modify(|health| health.since = observation.at);
             }
             let deployment = self.cluster.members_at(&place).next();
             let state = deployment.map_or(Availability::Unclear, |deployment| self.state_of(deployment));
             let serves = deployment.is_some_and(|deployment| self.has_served(deployment));
-            let half_way = self.room.half_way;
-            let health = self.room.nodes.entry(place).or_insert_with(|| Health { since: observation.at, ..Health::default() });
+            let half_way = self.slots.half_way;
+            let health = self.slots.nodes.entry(place).or_insert_with(|| Health { since: observation.at, ..Health::default() });
             if (half_way || health.proven) && (state != Availability::Up || health.state != Availability::Up) {
                 health.shaken = Some(observation.at);
             }
@@ -355,8 +355,8 @@ impl Audit<'_> {
 
     /// What has become of the nodes meanwhile is not known.
     pub(super) fn forget_health(&mut self) {
-        self.room.half_way = true;
-        self.room.nodes.values_mut().for_each(|health| health.state = Availability::Unclear);
+        self.slots.half_way = true;
+        self.slots.nodes.values_mut().for_each(|health| health.state = Availability::Unclear);
     }
 
     fn has_served(&self, deployment: &Value) -> bool {

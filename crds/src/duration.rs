@@ -1,7 +1,10 @@
-//! Spans of time, as Go and Kubernetes write them.
+//! Lengths of time, as Go and Kubernetes write them, and points in time.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// Point in time: seconds since 1970-01-01T00:00:00Z, by the clock of whoever wrote it. Lengths of time are plain numbers.
+pub type UnixSeconds = i64;
 
 /// Duration such as `2s`, `500ms` or `1h30m`: whole or decimal numbers, each with a unit (h, m, s, ms), the largest unit first.
 /// Each field has its own bounds: see `schema::duration_schema` and `schema::window_duration_schema`.

@@ -2,6 +2,7 @@
 //!
 //! One annotation for all resources on the node, so that the user's key is there exactly while one of them holds it.
 
+use crate::duration::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ pub struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
     /// When the phase began, seconds since 1970. A second holder of the same key copies the first one's.
-    pub time: i64,
+    pub time: UnixSeconds,
 }
 
 /// Whether a resource holds a node. Within one id it moves forward only.

@@ -1,6 +1,7 @@
 //! What an update in place leaves on a `ReplicaSet` and on pods: who changed them last, so that a late write of another is
 //! refused, and what ran before.
 
+use crate::duration::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub struct PodRecord {
     pub id: u64,
     /// When the images were changed, seconds since 1970 by the operator's clock.
     #[serde(default)]
-    pub at: i64,
+    pub at: UnixSeconds,
     /// What ran in each container whose image was changed, by its name.
     #[serde(default)]
     pub before: BTreeMap<String, Instance>,

@@ -1,5 +1,6 @@
 //! The grant ledger, `status.rollout`: who may disrupt which node. Writer: the operator, with the resourceVersion it read.
 
+use crate::duration::UnixSeconds;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ pub struct ServedPort {
     /// Number of the port.
     pub port: u16,
     /// Since when the valid spec has had this port, Unix seconds.
-    pub since: i64,
+    pub since: UnixSeconds,
 }
 
 impl Ledger {
@@ -98,9 +99,9 @@ pub struct RolloutState {
     /// The revision.
     pub revision: String,
     /// When the revision became the wanted one, Unix seconds.
-    pub since: i64,
+    pub since: UnixSeconds,
     /// When a node was last finished or the rollout began, Unix seconds, plus the time for which the clock stood still.
-    pub progressed_at: i64,
+    pub progressed_at: UnixSeconds,
     /// Watched seconds since then in which a node was being updated and the rollout was not held up.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub idle: i64,
@@ -163,7 +164,7 @@ pub struct GoneFailure {
     /// Name of the node.
     pub node: String,
     /// When it happened, Unix seconds.
-    pub at: i64,
+    pub at: UnixSeconds,
     /// Machine-readable reason.
     pub reason: String,
 }
@@ -185,7 +186,7 @@ pub struct Suspect {
     pub last: String,
     /// When the node became suspect, Unix seconds. Absent when it is no longer suspect.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub since: i64,
+    pub since: UnixSeconds,
     /// Watched seconds without a break.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unbroken: i64,
@@ -202,7 +203,7 @@ pub struct Suspect {
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// When it happened, Unix seconds.
-    pub at: i64,
+    pub at: UnixSeconds,
     /// Machine-readable reason.
     pub reason: String,
     /// Value of the Node's annotation `…/retry` at that time. A new value asks for another try.
@@ -219,7 +220,7 @@ pub struct RolledBack {
     /// Revision that replaces it.
     pub to: String,
     /// When it happened, Unix seconds.
-    pub at: i64,
+    pub at: UnixSeconds,
     /// Reason of the rollback.
     pub reason: String,
 }
@@ -245,7 +246,7 @@ pub struct Grant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// When the grant was given, Unix seconds. A change of its target keeps the time.
-    pub granted_at: i64,
+    pub granted_at: UnixSeconds,
     /// Abort after a detach timeout: the abandoned revision. The slot stays in use until the wanted state changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
@@ -269,7 +270,7 @@ pub struct Wait {
     #[serde(rename = "for")]
     pub what: WaitFor,
     /// Start time that the object stores, Unix seconds. Another start time means another wait.
-    pub since: i64,
+    pub since: UnixSeconds,
     /// Watched seconds of waiting.
     pub seconds: i64,
 }

@@ -17,7 +17,7 @@ mod schema;
 pub mod status;
 pub mod token;
 
-pub use duration::Duration;
+pub use duration::{Duration, UnixSeconds};
 pub use ingress_daemon_set::{IngressDaemonSet, IngressDaemonSetSpec};
 pub use node_readiness_gate::{NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus};
 pub use pod_readiness_gate::{PodReadinessGate, PodReadinessGateSpec, PodReadinessGateStatus};

@@ -3,6 +3,7 @@
 //! `<first 8 of the resource's UID>.<id>.<phase>.<unix seconds>[.k]`, in a label: annotations of a Deployment are copied
 //! to its `ReplicaSet` and come back with `kubectl rollout undo`; labels do neither.
 
+use crate::duration::UnixSeconds;
 use std::{fmt, str::FromStr};
 
 /// How far the holder of an id has come on one Deployment. Within one id phases only move forward, in this order.
@@ -53,7 +54,7 @@ pub struct Token {
     /// Phase that the holder of the id has reached.
     pub phase: Phase,
     /// When this phase began, seconds since 1970. A CLAIM that follows a holding token copies its time.
-    pub since: i64,
+    pub since: UnixSeconds,
     /// The user's annotation stood on the Deployment before we claimed it: CLOSE leaves it there.
     pub keep_annotation: bool,
 }
@@ -98,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_token_that_was_written_reads_back_as_itself(id: u64, since: i64, phase in 0..6usize, keep_annotation: bool) {
+        fn a_token_that_was_written_reads_back_as_itself(id: u64, since: UnixSeconds, phase in 0..6usize, keep_annotation: bool) {
             let token = Token { uid8: "0a1b2c3d".into(), id, phase: Phase::ALL[phase], since, keep_annotation };
             prop_assert_eq!(token.to_string().parse::<Token>(), Ok(token.clone()));
             prop_assert!(token.to_string().len() <= 63 || !(0..=99_999_999_999).contains(&since) || id > 9_999_999_999_999);

@@ -3,10 +3,10 @@
 use health_checker::{
     answer::Identity,
     connections::{Limits, Table},
-    keeper::Keeper,
     listener::Accept,
     metrics::Metrics,
     probers::Probers,
+    published_verdict::PublishedVerdict,
     server::{HealthPort, serve},
     view::{ReadyPolicy, View},
 };
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
     RUNTIME.block_on(async {
         let (connect, clients) = mpsc::channel(4);
         let identity = Identity { namespace: "edge".into(), name: "web".into(), node: "n1".into() };
-        let (_answers, answer) = watch::channel(Keeper::new(identity, View::new(ReadyPolicy::All)).1);
+        let (_answers, answer) = watch::channel(PublishedVerdict::new(identity, View::new(ReadyPolicy::All)).1);
         let respond = HealthPort {
             answer,
             probers: Arc::new(Probers::default()),

@@ -10,12 +10,12 @@ use std::{net::IpAddr, path::PathBuf};
 #[derive(Debug, Parser)]
 #[command(name = "health-checker", version)]
 pub struct Arguments {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Watch the node's Deployment, pods and Node, and answer on the health port.

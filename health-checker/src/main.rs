@@ -12,12 +12,12 @@ use health_checker::{
     connections::{Limits, Table},
     feed::{self, Collection},
     handover::{self, Member, Party, TakeError},
-    keeper::{Keeper, Outputs},
     listener::bind_unix,
     local_probes::{self, Candidates},
     metrics::Metrics,
     port::{self, Ending, PortServer},
     probers::Probers,
+    published_verdict::{Outputs, PublishedVerdict},
     ready::{self, Readiness},
     server::{self, HealthPort},
     verdict::VerdictReason,
@@ -85,11 +85,11 @@ async fn serve(run: Run) -> Result<()> {
     let mut signals = Signals::new()?;
     let client = client().await?;
     let identity = Identity { namespace: run.namespace.clone(), name: run.ingress_daemonset.clone(), node: run.node_name.clone() };
-    let (keeper, unsynced) = Keeper::new(identity, View::new(run.ready_policy));
+    let (published, unsynced) = PublishedVerdict::new(identity, View::new(run.ready_policy));
     let (answers, mut answer) = watch::channel(unsynced);
     let (states, state) = watch::channel(Readiness::Syncing);
     let sockets = open_sockets(&run, answer.clone(), state).await?;
-    start_watching(&run, &client, keeper, answers);
+    start_watching(&run, &client, published, answers);
 
     tokio::select! {
         synced = answer.wait_for(|answer| answer.verdict.reason != VerdictReason::NotSynced) => drop(synced.context("the view is gone")?),
@@ -173,7 +173,7 @@ async fn open_sockets(run: &Run, answer: watch::Receiver<Arc<Answer>>, state: wa
     Ok(sockets)
 }
 
-fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watch::Sender<Arc<Answer>>) {
+fn start_watching(run: &Run, client: &kube::Client, published: PublishedVerdict, answer: watch::Sender<Arc<Answer>>) {
     let (news, inbox) = mpsc::channel(64);
     let refresh: BTreeMap<Watch, Arc<Notify>> = Watch::ALL.into_iter().map(|watch| (watch, Arc::default())).collect();
     let hash = crds::hash::node_hash(&run.node_name);
@@ -198,7 +198,7 @@ fn start_watching(run: &Run, client: &kube::Client, keeper: Keeper, answer: watc
     if run.probe_after > 0 {
         tokio::spawn(local_probes::gather(to_probe, Duration::from_secs(run.probe_after.into()), news));
     }
-    tokio::spawn(keeper.run(inbox, Outputs { answer, candidates, refresh }));
+    tokio::spawn(published.run(inbox, Outputs { answer, candidates, refresh }));
 }
 
 struct Signals {

@@ -18,7 +18,7 @@ use tokio::{
 };
 use tracing::info;
 
-/// Where the keeper publishes.
+/// Receivers of the verdict and of what follows from it.
 #[derive(Debug)]
 pub struct Outputs {
     /// What to answer.
@@ -31,7 +31,7 @@ pub struct Outputs {
 
 /// The view with the verdict that was last published.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct PublishedVerdict {
     identity: Identity,
     view: View,
     reason: VerdictReason,
@@ -39,14 +39,14 @@ pub struct Keeper {
     confirmed: Option<Instant>,
 }
 
-impl Keeper {
+impl PublishedVerdict {
     /// Nothing known, and the answer that says so.
     pub fn new(identity: Identity, view: View) -> (Self, Arc<Answer>) {
         let (now, since) = (time::Instant::now().into_std(), Timestamp::now());
         let verdict = verdict(&view, now);
-        let keeper = Self { reason: verdict.reason, since, confirmed: None, identity, view };
-        let answer = Arc::new(render(&keeper.identity, &keeper.view, verdict, since, now));
-        (keeper, answer)
+        let published = Self { reason: verdict.reason, since, confirmed: None, identity, view };
+        let answer = Arc::new(render(&published.identity, &published.view, verdict, since, now));
+        (published, answer)
     }
 
     /// Runs until every sender of news is gone.

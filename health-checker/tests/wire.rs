@@ -3,10 +3,10 @@
 use health_checker::{
     answer::{Answer, Identity},
     connections::{Limits, Table},
-    keeper::Keeper,
     listener::{BindError, bind_exclusively},
     metrics::Metrics,
     probers::Probers,
+    published_verdict::PublishedVerdict,
     server::{HealthPort, serve},
     view::{ReadyPolicy, View},
 };
@@ -44,7 +44,7 @@ fn start(limits: Limits) -> Server {
     let listener = bind_exclusively("127.0.0.1:0".parse().expect("an address")).expect("binds");
     let address = listener.local_addr().expect("bound");
     let identity = Identity { namespace: "edge".into(), name: "contour".into(), node: "n1".into() };
-    let (answers, answer) = watch::channel(Keeper::new(identity, View::new(ReadyPolicy::All)).1);
+    let (answers, answer) = watch::channel(PublishedVerdict::new(identity, View::new(ReadyPolicy::All)).1);
     let (table, stop, probers, leaving) =
         (Table::new(limits), CancellationToken::new(), Arc::new(Probers::default()), Arc::new(AtomicBool::new(false)));
     let respond = HealthPort { answer, probers: probers.clone(), requests: Metrics::new().requests, leaving: leaving.clone() };

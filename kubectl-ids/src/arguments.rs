@@ -12,7 +12,7 @@ pub struct Arguments {
     /// Where the cluster is, and how to print.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -37,7 +37,7 @@ pub struct Global {
     pub no_color: bool,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show progress, budget and grants, and the phase and reason of each unfinished node.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate, names};
+use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate, UnixSeconds, names};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -352,7 +352,7 @@ async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, labels: &str) -
 }
 
 /// How long a lease has been silent for, when that is too long.
-fn silence(lease: &Lease, now: i64) -> Option<i64> {
+fn silence(lease: &Lease, now: UnixSeconds) -> Option<i64> {
     let spec = lease.spec.as_ref()?;
     let renewed = spec.renew_time.as_ref().map_or(0, |time| time.0.as_second());
     let silent = now.saturating_sub(renewed);

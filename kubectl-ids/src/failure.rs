@@ -140,7 +140,7 @@ impl fmt::Display for Unfound {
             Self::NoneNamed { namespace, name, others } => {
                 write!(f, "there is no IngressDaemonSet {name} in namespace {namespace}")?;
                 if others.is_empty() {
-                    f.write_str(" and no other: choose another namespace with -n")
+                    f.write_str(" only: choose another namespace with -n")
                 } else {
                     write!(f, "; there is {}", listed(others))
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crds::{IngressDaemonSet, hash, names};
+use crds::{IngressDaemonSet, UnixSeconds, hash, names};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::ResourceExt as _;
 use serde_json::Value;
@@ -46,7 +46,13 @@ pub fn newest_before<'a>(revisions: &'a [Revision], resource: &IngressDaemonSet)
 }
 
 /// For people, newest last.
-pub fn render(resource: &IngressDaemonSet, revisions: &[Revision], nodes: &BTreeMap<String, usize>, style: Style, now: i64) -> String {
+pub fn render(
+    resource: &IngressDaemonSet,
+    revisions: &[Revision],
+    nodes: &BTreeMap<String, usize>,
+    style: Style,
+    now: UnixSeconds,
+) -> String {
     let status = resource.status.clone().unwrap_or_default();
     let spec = hash::revision(&resource.spec.template);
     let rolled_back = status.rollout.and_then(|ledger| ledger.rolled_back);

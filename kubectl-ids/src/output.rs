@@ -1,5 +1,6 @@
 //! Text for people: tables, colours where a terminal shows them, times as ages.
 
+use crds::UnixSeconds;
 use std::{
     fmt::Write as _,
     io::{IsTerminal as _, Write as _},
@@ -136,7 +137,7 @@ pub fn span(seconds: i64) -> String {
 }
 
 /// How long ago an RFC 3339 time was; `None` where it is none.
-pub fn age(time: &str, now: i64) -> Option<String> {
+pub fn age(time: &str, now: UnixSeconds) -> Option<String> {
     let time = chrono::DateTime::parse_from_rfc3339(time).ok()?;
     Some(span(now.saturating_sub(time.timestamp())))
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crds::{
-    IngressDaemonSet,
+    IngressDaemonSet, UnixSeconds,
     ledger::GrantReason,
     status::{Blocked, NodeCounts, Revisions},
 };
@@ -81,8 +81,8 @@ pub struct Granted {
     pub kind: GrantReason,
     /// Fencing id.
     pub id: u64,
-    /// Since when, seconds since 1970.
-    pub granted_at: i64,
+    /// Time of the grant.
+    pub granted_at: UnixSeconds,
 }
 
 /// A condition that is not as it should be.
@@ -150,7 +150,7 @@ impl StatusView {
     }
 
     /// For people.
-    pub fn render(&self, style: Style, now: i64) -> String {
+    pub fn render(&self, style: Style, now: UnixSeconds) -> String {
         let mut text = String::new();
         // Writing into a String cannot fail.
         let _ = self.summarise(&mut text, style, now);
@@ -168,7 +168,7 @@ impl StatusView {
         text
     }
 
-    fn summarise(&self, text: &mut String, style: Style, now: i64) -> std::fmt::Result {
+    fn summarise(&self, text: &mut String, style: Style, now: UnixSeconds) -> std::fmt::Result {
         let counts = &self.counts;
         let tone = if self.stalled.is_some() {
             Tone::Bad
@@ -278,7 +278,7 @@ fn steps(resource: &IngressDaemonSet) -> Option<(u32, usize)> {
 }
 
 /// How long it is until an RFC 3339 time.
-fn left(time: &str, now: i64) -> Option<String> {
+fn left(time: &str, now: UnixSeconds) -> Option<String> {
     let time = chrono::DateTime::parse_from_rfc3339(time).ok()?;
     Some(span(time.timestamp() - now)).filter(|_| time.timestamp() > now)
 }

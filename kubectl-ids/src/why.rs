@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 use crds::{
-    IngressDaemonSet,
+    IngressDaemonSet, UnixSeconds,
     ledger::Suspect,
     names,
     status::NodeState,
@@ -184,7 +184,7 @@ fn describe_node(snapshot: &Snapshot, node: &NodeFacts) -> String {
     words.join(", ")
 }
 
-fn describe_deployment(deployment: &DeploymentFacts, now: i64) -> String {
+fn describe_deployment(deployment: &DeploymentFacts, now: UnixSeconds) -> String {
     let status = &deployment.status;
     let token = match deployment.token() {
         Some(Ok(Token { id, phase, since, .. })) => format!(", {} for {} (id {id})", health(phase), span(now.saturating_sub(since))),
@@ -223,7 +223,7 @@ fn clock(seconds: i64) -> String {
 
 impl NodeExplanation {
     /// For people.
-    pub fn render(&self, resource: &IngressDaemonSet, node: &str, style: Style, now: i64) -> String {
+    pub fn render(&self, resource: &IngressDaemonSet, node: &str, style: Style, now: UnixSeconds) -> String {
         let tone = if self.phase == "NotChosen" { Tone::Plain } else { tone_of(&self.phase) };
         let since = self.since.as_deref().and_then(|since| age(since, now)).map(|since| format!(" for {since}")).unwrap_or_default();
         let (reason, message) = &self.reason;

@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 #[derive(Debug, Parser)]
 #[command(name = "ingress-daemonset-operator", version)]
 pub struct Arguments {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the operator.
@@ -100,7 +100,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// What resources may have written to Nodes.
+    /// Labels, annotations and taints that resources may have written to Nodes.
     pub fn node_rights(&self) -> NodeRights {
         NodeRights { detach_keys: flat(&self.allowed_detach_keys), taints: self.allowed_node_taints.clone() }
     }
@@ -217,7 +217,7 @@ fn flat(keys: &[DetachKeys]) -> Vec<NamespaceKeys> {
 }
 
 impl CleanupNodes {
-    /// What resources could have written to Nodes.
+    /// Labels and annotations that resources could have written to Nodes.
     pub fn node_rights(&self) -> NodeRights {
         NodeRights { detach_keys: flat(&self.allowed_detach_keys), ..NodeRights::default() }
     }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
     use crds::node_readiness_gate::Effect;
-    use planner::spec::node_rights::Keys;
+    use planner::spec::node_rights::KeyPattern;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -264,7 +264,7 @@ mod tests {
         };
         assert_eq!(rights(&[]).unwrap(), NodeRights::default());
         let given = rights(&["--allowed-detach-keys=example.com/out,a/*", "--allowed-node-taints=web=b/*,*=c"]).unwrap();
-        assert_eq!(given.detach_keys, [Keys::One("example.com/out".into()).into(), Keys::Of("a".into()).into()]);
+        assert_eq!(given.detach_keys, [KeyPattern::One("example.com/out".into()).into(), KeyPattern::Of("a".into()).into()]);
         let taint = |key: &str, effect| GateTaint { key: key.to_owned(), value: None, effect };
         let plain = |key| taint(key, Effect::NoSchedule);
         assert!(
@@ -274,7 +274,7 @@ mod tests {
         assert!(given.allows_taint("web", &taint("b/x", Effect::NoExecute)) && !given.allows_taint("web", &taint("c", Effect::NoExecute)));
         assert_eq!(rights(&["--allowed-detach-keys="]).unwrap().detach_keys, []);
         let given = rights(&["--allowed-detach-keys=web=a/*", "--allowed-detach-keys", "b"]).unwrap().detach_keys;
-        assert_eq!(given, ["web=a/*".parse().unwrap(), Keys::One("b".into()).into()]);
+        assert_eq!(given, ["web=a/*".parse().unwrap(), KeyPattern::One("b".into()).into()]);
         assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("must be a key such as"));
         assert!(rights(&["--allowed-node-taints=b/x"]).unwrap_err().contains("NAMESPACE=KEY"));
     }
@@ -291,7 +291,7 @@ mod tests {
         let given = options(&["--taint=a/b:NoExecute,c:NoSchedule", "--allowed-detach-keys=example.com/out"]).unwrap();
         let taint = |key: &str, effect| GateTaint { key: key.into(), value: None, effect };
         assert_eq!(given.taint, [taint("a/b", Effect::NoExecute), taint("c", Effect::NoSchedule)]);
-        assert_eq!(given.node_rights().detach_keys, [Keys::One("example.com/out".into()).into()]);
+        assert_eq!(given.node_rights().detach_keys, [KeyPattern::One("example.com/out".into()).into()]);
         assert_eq!(options(&[]).unwrap().node_rights(), NodeRights::default());
         for wrong in ["--taint=a", "--taint=:NoSchedule", "--taint=a:Never", "--taint="] {
             assert!(options(&[wrong]).is_err(), "{wrong}");

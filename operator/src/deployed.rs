@@ -1,4 +1,4 @@
-//! What an operator that runs elsewhere was started with, as its Deployment says: for whoever is to decide as it does.
+//! Options of an operator that runs in the cluster, as its Deployment gives them. The plugin decides with the same options.
 
 use crate::args::{CompatFlags, Run};
 use clap::{Args as _, Command, FromArgMatches as _, builder::Resettable};
@@ -16,7 +16,7 @@ const CONFIG_MAP: &str = "TAINT_CONFIGMAP";
 /// Options of an operator.
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
-    /// What resources may have written to Nodes.
+    /// Labels, annotations and taints that resources may have written to Nodes.
     pub node_rights: NodeRights,
     /// Gates from other places than objects.
     pub compat: CompatFlags,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::args::{BuiltInGate, ConfigMaps};
     use crds::node_readiness_gate::{Effect, GateTaint};
-    use planner::spec::node_rights::{Keys, NamespaceKeys};
+    use planner::spec::node_rights::{KeyPattern, NamespaceKeys};
     use serde_json::{Value, json};
 
     fn options(arguments: &[&str], environment: &Value, more: &Value) -> Result<OperatorOptions, String> {
@@ -114,7 +114,7 @@ mod tests {
     fn options_are_those_of_the_command_line_then_of_the_environment_then_the_default() {
         assert_eq!(by(&["run"], &json!([])).node_rights, NodeRights::default());
         let keys = |options: OperatorOptions| options.node_rights.detach_keys;
-        let (one, two): (NamespaceKeys, NamespaceKeys) = (Keys::One("a/b".into()).into(), Keys::Of("c".into()).into());
+        let (one, two): (NamespaceKeys, NamespaceKeys) = (KeyPattern::One("a/b".into()).into(), KeyPattern::Of("c".into()).into());
         let variable = json!([{"name": "ALLOWED_DETACH_KEYS", "value": "a/b,c/*"}]);
         assert_eq!(keys(by(&["run"], &variable)), [one.clone(), two.clone()]);
         assert_eq!(keys(by(&["run", "--allowed-detach-keys=c/*"], &variable)), std::slice::from_ref(&two));
@@ -138,7 +138,7 @@ mod tests {
         let arguments = ["run", "--listen-address=$(POD_IP):8080", "--newer", "x", "--no-leader-election", "--allowed-detach-keys=a/b"];
         let variables =
             json!([{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {"name": "LOG_FORMAT", "value": "?"}]);
-        assert_eq!(by(&arguments, &variables).node_rights.detach_keys, [Keys::One("a/b".into()).into()]);
+        assert_eq!(by(&arguments, &variables).node_rights.detach_keys, [KeyPattern::One("a/b".into()).into()]);
     }
 
     #[test]

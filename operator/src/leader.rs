@@ -2,6 +2,7 @@
 
 use crate::args::Run;
 use anyhow::{Context as _, ensure};
+use crds::UnixSeconds;
 use k8s_controller::LeaderElection;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -19,7 +20,7 @@ pub enum LeadershipEnd {
 
 /// How long the lease is waited for and renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTimes {
     /// How long another replica must see the lease unrenewed before it takes it.
     pub duration: Duration,
     /// How long a replica that cannot renew goes on: two thirds of `duration`, as client-go's defaults.
@@ -33,8 +34,8 @@ pub struct Terms {
 /// Renewals that are seldom enough to be no load (client-go's `RetryPeriod`).
 const RENEWAL: Duration = Duration::from_secs(2);
 
-impl Terms {
-    /// Terms with which another replica leads at most the time asked for after the last sign of life.
+impl LeaseTimes {
+    /// Times with which another replica leads at most the time asked for after the last sign of life.
     ///
     /// It sees the last renewal, and that nothing followed it, only when it looks: up to one and a half retry periods late
     /// each (that is the jitter of [`LeaderElection`]). So the lease itself is that much shorter.
@@ -60,7 +61,7 @@ impl Terms {
 pub async fn act_while_leading(
     client: Client,
     run: &Run,
-    terms: Terms,
+    times: LeaseTimes,
     stop: CancellationToken,
     work: impl Future<Output = ()>,
 ) -> LeadershipEnd {
@@ -72,11 +73,11 @@ pub async fn act_while_leading(
         return LeadershipEnd::Stopped;
     }
     let election = LeaderElection::new(client, &run.lease_namespace, &run.lease_name, &run.identity)
-        .with_lease_duration(terms.duration)
-        .with_renew_deadline(terms.renew_deadline)
-        .with_retry_period(terms.renewal);
+        .with_lease_duration(times.duration)
+        .with_renew_deadline(times.renew_deadline)
+        .with_retry_period(times.renewal);
     let lead = async {
-        take(election.clone().with_retry_period(terms.retry)).await;
+        take(election.clone().with_retry_period(times.retry)).await;
         election.with_lease(work).await
     };
     let outcome = tokio::select! {
@@ -112,7 +113,7 @@ pub async fn holder(client: &Client, namespace: &str, name: &str) -> anyhow::Res
     Ok(lease.and_then(|lease| held_by(lease, chrono::Utc::now().timestamp())))
 }
 
-fn held_by(lease: Lease, now: i64) -> Option<String> {
+fn held_by(lease: Lease, now: UnixSeconds) -> Option<String> {
     let spec = lease.spec?;
     let until = spec.renew_time?.0.as_second().saturating_add(i64::from(spec.lease_duration_seconds?));
     spec.holder_identity.filter(|holder| !holder.is_empty() && until >= now)
@@ -134,8 +135,8 @@ mod tests {
         }
     }
 
-    fn terms(arguments: &[&str]) -> anyhow::Result<Terms> {
-        Terms::of(&run(arguments))
+    fn times(arguments: &[&str]) -> anyhow::Result<LeaseTimes> {
+        LeaseTimes::of(&run(arguments))
     }
 
     /// An API server that has one Lease, which nobody holds at first.
@@ -166,18 +167,18 @@ mod tests {
             (&["--lease-duration-seconds=3"], 1_500, 1_000, 500),
             (&["--lease-duration-seconds=6", "--lease-retry-milliseconds=900"], 3_300, 2_200, 900),
         ] {
-            let terms = terms(arguments)?;
-            assert_eq!(terms.renewal, Duration::from_millis(renewal), "{arguments:?}");
-            assert_eq!(terms.duration, Duration::from_millis(milliseconds), "{arguments:?}");
-            assert_eq!(terms.renew_deadline, Duration::from_millis(deadline), "{arguments:?}");
-            assert!(terms.renewal < terms.renew_deadline, "{arguments:?}");
+            let times = times(arguments)?;
+            assert_eq!(times.renewal, Duration::from_millis(renewal), "{arguments:?}");
+            assert_eq!(times.duration, Duration::from_millis(milliseconds), "{arguments:?}");
+            assert_eq!(times.renew_deadline, Duration::from_millis(deadline), "{arguments:?}");
+            assert!(times.renewal < times.renew_deadline, "{arguments:?}");
         }
         Ok(())
     }
 
     #[test]
     fn a_lease_shorter_than_six_looks_is_refused_with_both_options() {
-        let error = terms(&["--lease-duration-seconds=3", "--lease-retry-milliseconds=900"]).expect_err("too short").to_string();
+        let error = times(&["--lease-duration-seconds=3", "--lease-retry-milliseconds=900"]).expect_err("too short").to_string();
         assert!(error.contains("--lease-duration-seconds=3") && error.contains("--lease-retry-milliseconds=900"), "{error}");
     }
 
@@ -189,7 +190,7 @@ mod tests {
             stop.cancel();
             std::future::pending::<()>().await;
         };
-        assert_eq!(act_while_leading(serve(&lease), &run, Terms::of(&run)?, stop.clone(), work).await, LeadershipEnd::Stopped);
+        assert_eq!(act_while_leading(serve(&lease), &run, LeaseTimes::of(&run)?, stop.clone(), work).await, LeadershipEnd::Stopped);
         assert_eq!(holder(&lease), None);
         Ok(())
     }
@@ -201,7 +202,7 @@ mod tests {
             lease.lock().unwrap()["spec"]["holderIdentity"] = "b".into();
             std::future::pending::<()>().await;
         };
-        let outcome = act_while_leading(serve(&lease), &run, Terms::of(&run)?, CancellationToken::new(), work).await;
+        let outcome = act_while_leading(serve(&lease), &run, LeaseTimes::of(&run)?, CancellationToken::new(), work).await;
         assert_eq!(outcome, LeadershipEnd::LeaseLost);
         assert_eq!(holder(&lease).as_deref(), Some("b"));
         Ok(())

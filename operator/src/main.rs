@@ -17,7 +17,7 @@ use operator::{
     client::layered,
     compat::{ConfigMapGate, one_pass},
     gates_shared::GateState,
-    leader::{self, LeadershipEnd, Terms, act_while_leading},
+    leader::{self, LeadershipEnd, LeaseTimes, act_while_leading},
     metrics::Metrics,
     node_gates, pod_gates,
     rights::{NoteRefusals, Rights},
@@ -111,14 +111,14 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
 async fn start(run: Run) -> anyhow::Result<()> {
     telemetry::start(run.log_format, &run.log_level)?;
     use_ring()?;
-    let terms = Terms::of(&run)?;
+    let times = LeaseTimes::of(&run)?;
     let stop = stop_on_signal()?;
     let listener = web::listen(run.listen_address, "--listen-address").await?;
     let patience = Duration::from_secs(run.request_timeout_seconds);
     let metrics = Arc::new(Metrics::default());
     let client = connect(patience, &metrics.rights).await?;
     // A lost answer must leave time for another try before the lease is lost, too.
-    let lease_client = connect(patience.min(terms.duration / 3), &metrics.rights).await?;
+    let lease_client = connect(patience.min(times.duration / 3), &metrics.rights).await?;
     let (resources, writer) = store();
     let observer = Arc::new(Observer::with(run.node_rights()));
     let gates = GateState::of(&observer);
@@ -157,7 +157,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         failures: parking_lot::Mutex::default(),
     });
     let outcome = tokio::select! {
-        outcome = act_while_leading(lease_client, &run, terms, stop.clone(), act(context, resources, (node_gates, pod_gates), webhook, stop.clone())) => outcome,
+        outcome = act_while_leading(lease_client, &run, times, stop.clone(), act(context, resources, (node_gates, pod_gates), webhook, stop.clone())) => outcome,
         () = Arc::clone(&observer).follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();

@@ -8,7 +8,6 @@ use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
 };
-use planner::snapshot::TEMPLATE;
 use serde_json::Value;
 
 use super::{say_if_operator_is_down, title};
@@ -101,9 +100,9 @@ fn untyped(cluster: &Cluster) -> kube::Api<kube::api::DynamicObject> {
 async fn try_template(cluster: &Cluster, snapshot: &mut planner::Snapshot) {
     let mut memory = operator::rollout::Memory::of(&snapshot.resource.uid);
     operator::rollout::try_template(&cluster.client, &mut memory, snapshot).await;
-    let forbidden = snapshot.refusals.get(TEMPLATE).filter(|said| said.contains("cannot patch resource \"deployments\""));
+    let forbidden = snapshot.template_refusal.as_ref().filter(|said| said.contains("cannot patch resource \"deployments\""));
     if forbidden.is_some() {
-        snapshot.refusals.remove(TEMPLATE);
+        snapshot.template_refusal = None;
         remark("you may not patch deployments: the API server did not check the pod template");
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crds::{
+    UnixSeconds,
     ledger::{GrantReason, Ledger},
     status::NodePhase,
 };
@@ -151,7 +152,7 @@ pub(super) fn simulate(snapshot: Snapshot, pace: Pace) -> (Forecast, Snapshot) {
 }
 
 /// A clock of the proof runs.
-fn due_soon(plan: &Plan, now: i64) -> bool {
+fn due_soon(plan: &Plan, now: UnixSeconds) -> bool {
     plan.recheck_at.is_some_and(|at| at <= now + LONGEST_LOOK)
 }
 
@@ -170,7 +171,7 @@ fn decided(cluster: &mut SimulatedCluster) -> Plan {
 }
 
 /// When the clock alone lets something go, however far away that is.
-fn opens(plan: &Plan, now: i64) -> Option<i64> {
+fn opens(plan: &Plan, now: UnixSeconds) -> Option<UnixSeconds> {
     let times = plan.node_states.values().filter_map(|state| match &state.reason {
         Reason::OutsideWindow { opens: Some(at) } | Reason::Step { state: StepState::Soaking { until: at }, .. } => Some(*at),
         _ => None,
@@ -221,7 +222,7 @@ impl ForecastRollout {
     }
 
     /// Grants that were given, and those that have ended.
-    fn note_grants(&mut self, snapshot: &Snapshot, now: i64) {
+    fn note_grants(&mut self, snapshot: &Snapshot, now: UnixSeconds) {
         let nothing = Ledger::default();
         let ledger = snapshot.resource.ledger().unwrap_or(&nothing);
         let given: Vec<_> = ledger.grants.iter().map(|(node, grant)| (node.clone(), grant.id, grant.kind)).collect();
@@ -248,7 +249,7 @@ impl ForecastRollout {
         }
     }
 
-    fn begin(&mut self, snapshot: &Snapshot, node: &str, kind: Option<GrantReason>, now: i64) {
+    fn begin(&mut self, snapshot: &Snapshot, node: &str, kind: Option<GrantReason>, now: UnixSeconds) {
         let label =
             snapshot.resource.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref()?.topology.as_ref());
         let domain =

@@ -2,7 +2,7 @@
 //!
 //! Data only. Losing it costs time, never safety.
 
-use crds::ledger::WaitFor;
+use crds::{UnixSeconds, ledger::WaitFor};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What one process has counted. Losing it costs time, never safety.
@@ -15,7 +15,7 @@ pub struct Clocks {
 }
 
 /// Node, what is waited for, and the time that is stored with it: by that a mark is known, which a later grant takes over.
-pub(crate) type WaitKey = (String, WaitFor, i64);
+pub(crate) type WaitKey = (String, WaitFor, UnixSeconds);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
@@ -27,7 +27,7 @@ pub(crate) struct Clock {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RolloutClocks {
     pub(crate) revision: String,
-    pub(crate) since: i64,
+    pub(crate) since: UnixSeconds,
     pub(crate) steps_done: u32,
     pub(crate) idle: i64,
     pub(crate) spent: i64,
@@ -88,8 +88,8 @@ pub(crate) struct Sight {
     /// The clocks of the node advanced at the last look.
     pub(crate) counted: bool,
     pub(crate) suspect: bool,
-    /// When the node became suspect, seconds since 1970; 0: it is not.
-    pub(crate) since: i64,
+    /// When the node became suspect; 0: it is not.
+    pub(crate) since: UnixSeconds,
     pub(crate) unbroken: i64,
     pub(crate) out: i64,
     /// Falls before this process looked.

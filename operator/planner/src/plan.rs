@@ -6,6 +6,7 @@ use crate::{
     memory::{Clocks, Sights},
     reason::Reason,
 };
+use crds::UnixSeconds;
 use crds::status::{IngressDaemonSetStatus, NodePhase};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -19,8 +20,8 @@ pub struct Plan {
     pub node_states: BTreeMap<String, NodeProgress>,
     /// What the present step of the canary waits for, also when no node is held by it because all run the new revision already.
     pub step: Option<Reason>,
-    /// When to look again even if nothing changes, seconds since 1970.
-    pub recheck_at: Option<i64>,
+    /// When to look again even if nothing changes.
+    pub recheck_at: Option<UnixSeconds>,
     /// The status to show; its ledger is the one of the snapshot unless an action writes another.
     pub status: IngressDaemonSetStatus,
     /// What metrics show beside the status.
@@ -50,7 +51,7 @@ pub struct Question {
 
 impl Plan {
     /// Looks again at this time or earlier.
-    pub fn recheck(&mut self, at: i64) {
+    pub fn recheck(&mut self, at: UnixSeconds) {
         self.recheck_at = Some(self.recheck_at.map_or(at, |other| other.min(at)));
     }
 }

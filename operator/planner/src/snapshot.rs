@@ -6,7 +6,7 @@ use crate::{
     node_gates::GateLinks,
     spec::node_rights::NodeRights,
 };
-use crds::node_readiness_gate::NodeReadinessGateStatus;
+use crds::{UnixSeconds, node_readiness_gate::NodeReadinessGateStatus};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,8 +16,8 @@ use std::{
 /// One `IngressDaemonSet` and everything around it at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The time of the decision, seconds since 1970.
-    pub now: i64,
+    /// The time of the decision.
+    pub now: UnixSeconds,
     /// Resource to decide about.
     pub resource: Resource,
     /// Image of this release's health checker.
@@ -67,8 +67,10 @@ pub struct Snapshot {
     pub listed_since_rebuild: bool,
     /// Supporting objects that this process has written lately.
     pub asserted: BTreeSet<String>,
-    /// What the API server said when it refused a write for a node, by node name, or the template as such, by [`TEMPLATE`].
+    /// What the API server said when it refused a write for a node, by node name.
     pub refusals: BTreeMap<String, String>,
+    /// What the API server said when it refused the template as such.
+    pub template_refusal: Option<String>,
     /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
     /// has changed the spec, whatever the API server made of it.
     pub written_generations: BTreeMap<String, i64>,
@@ -77,9 +79,6 @@ pub struct Snapshot {
     /// What is to be said of the gate that `nodeReadinessTaint` stands for; nothing before it was looked at.
     pub node_readiness: Option<NodeReadinessGateStatus>,
 }
-
-/// Stands for the template among the refusals, where no node's name can.
-pub const TEMPLATE: &str = "";
 
 /// Answer of a health port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +93,7 @@ pub struct PortAnswer {
 
 impl Snapshot {
     /// The resource alone: nothing else is known, nothing is there, and nothing is forbidden.
-    pub fn of(resource: Resource, now: i64) -> Self {
+    pub fn of(resource: Resource, now: UnixSeconds) -> Self {
         Self {
             now,
             resource,
@@ -122,6 +121,7 @@ impl Snapshot {
             listed_since_rebuild: false,
             asserted: BTreeSet::new(),
             refusals: BTreeMap::new(),
+            template_refusal: None,
             written_generations: BTreeMap::new(),
             gates: GateLinks::default(),
             node_readiness: None,

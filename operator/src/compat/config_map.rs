@@ -6,6 +6,7 @@ use crate::{
     watch::WATCH_SECONDS,
     write::publish,
 };
+use crds::UnixSeconds;
 use futures::{StreamExt as _, stream::select_all};
 use k8s_controller::events::{EventRecorder, EventType};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -57,7 +58,7 @@ fn first(known: &[ConfigMapState]) -> Found<'_> {
 }
 
 /// The gate of a preset; `since`: see [`preset::startup`].
-pub fn of_preset(options: &CompatFlags, backfill: bool, since: i64) -> Option<Gate> {
+pub fn of_preset(options: &CompatFlags, backfill: bool, since: UnixSeconds) -> Option<Gate> {
     match options.preset? {
         BuiltInGate::Startup => Some(preset::startup(&options.preset_namespace, backfill, since)),
     }
@@ -70,7 +71,7 @@ pub fn gates_of_flags(flags: &CompatFlags) -> CompatGates {
 }
 
 /// What a `ConfigMap` says.
-pub fn of_config_map(object: &ConfigMap, since: i64) -> Result<Gate, String> {
+pub fn of_config_map(object: &ConfigMap, since: UnixSeconds) -> Result<Gate, String> {
     let data: BTreeMap<_, _> = object.data.clone().unwrap_or_default();
     let requirements = legacy::requirements(&data)?;
     Ok(legacy::gate(&object.namespace().unwrap_or_default(), &object.name_any(), since, requirements))
@@ -82,8 +83,8 @@ pub struct ConfigMapGate {
     state: Arc<GateState>,
     recorder: EventRecorder,
     at: Option<ConfigMaps>,
-    /// When this process read it first, unix seconds.
-    since: Option<i64>,
+    /// When this process read it first.
+    since: Option<UnixSeconds>,
     /// What was last said of it.
     said: Option<String>,
 }

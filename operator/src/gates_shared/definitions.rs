@@ -4,7 +4,7 @@ use super::CompatGates;
 use crate::{pages, watch::PAGE};
 use anyhow::Context as _;
 use crds::{
-    IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus,
+    IngressDaemonSet, NodeReadinessGate, NodeReadinessGateSpec, NodeReadinessGateStatus, UnixSeconds,
     label_selector::LabelSelector,
     node_readiness_gate::{DuringUpdate, IngressDaemonSetRequirement, Mode, Requirement},
 };
@@ -70,7 +70,7 @@ fn of(metadata: &ObjectMeta, name: String, uid: String, spec: NodeReadinessGateS
 }
 
 /// When somebody but the operator last wrote more than the status of an object.
-fn edited(metadata: &ObjectMeta) -> Option<i64> {
+fn edited(metadata: &ObjectMeta) -> Option<UnixSeconds> {
     let managed = metadata.managed_fields.iter().flatten();
     let by_others = managed.filter(|entry| {
         let is_ours = entry.manager.as_deref().is_some_and(|manager| manager.starts_with("ingress-daemonset-operator"));

@@ -1,6 +1,7 @@
 //! Metrics of gates. Labels are names of gates and fixed words, never names of nodes.
 
 use super::{Shown, kept};
+use crds::UnixSeconds;
 use planner::node_gates::{Transition, review::Answered, transition::Happened};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -105,7 +106,7 @@ impl GateMetrics {
     }
 
     /// Until when the certificate that the webhook serves is good, unix seconds.
-    pub fn webhook_expires(&self, at: i64) {
+    pub fn webhook_expires(&self, at: UnixSeconds) {
         self.webhook_expiry.set(at);
     }
 

@@ -10,7 +10,7 @@ use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
 };
-use planner::node_gates::{Gate, force::NOT_READY};
+use planner::node_gates::{Gate, in_force::NOT_READY};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -18,7 +18,7 @@ use crate::{
     readable::Readable,
     watch::{Observer, PAGE, WATCH_SECONDS},
 };
-use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus};
+use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus, UnixSeconds};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
@@ -36,7 +36,7 @@ use planner::{
     node_gates::{
         Gate, GateClocks, Transition, World,
         decide::{GateView, decide},
-        force::{Said, in_force},
+        in_force::{Said, in_force},
         links::links,
         record::{Cause, annotation_key, records},
         retaint_budget::RetaintBudget,
@@ -109,7 +109,7 @@ pub struct Engine {
     /// Nodes that came or changed, then all others that are to be looked at.
     urgent: BTreeSet<String>,
     swept: BTreeSet<String>,
-    timers: BTreeMap<String, i64>,
+    timers: BTreeMap<String, UnixSeconds>,
     clocks: BTreeMap<String, GateClocks>,
     views: BTreeMap<String, BTreeMap<String, GateView>>,
     under_way: BTreeSet<String>,
@@ -117,7 +117,7 @@ pub struct Engine {
     /// Nodes that cannot be written to: whether somebody does not allow it, and what was answered.
     refusals: BTreeMap<String, (bool, String)>,
     rooms: BTreeMap<String, (Instant, RetaintBudget)>,
-    regressed: BTreeMap<String, VecDeque<i64>>,
+    regressed: BTreeMap<String, VecDeque<UnixSeconds>>,
     reported: BTreeMap<String, NodeReadinessGateStatus>,
     /// What conditions of gates said last that have no status, by UID.
     said: BTreeMap<String, Vec<Condition>>,
@@ -650,9 +650,9 @@ fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
 fn take_room(
     rooms: &mut BTreeMap<String, (Instant, RetaintBudget)>,
     tally: impl Fn() -> (usize, usize),
-    regressed: &mut BTreeMap<String, VecDeque<i64>>,
+    regressed: &mut BTreeMap<String, VecDeque<UnixSeconds>>,
     gate: &Gate,
-    now: i64,
+    now: UnixSeconds,
 ) -> bool {
     let lately = regressed.entry(gate.uid.clone()).or_default();
     while lately.front().is_some_and(|at| now - at >= 60) {

@@ -1,6 +1,7 @@
 //! Objects that gates ask for, cut down to what decisions read.
 
 use crate::watch::seconds;
+use crds::UnixSeconds;
 use crds::label_selector::{LabelOperator, LabelRequirement, LabelSelector};
 use k8s_openapi::{
     api::{
@@ -36,7 +37,7 @@ pub fn pod(pod: Pod) -> (String, world::Pod) {
 }
 
 /// When a container of the pod was last started.
-fn started(status: &PodStatus) -> i64 {
+fn started(status: &PodStatus) -> UnixSeconds {
     let running = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref()?.running.as_ref());
     running.filter_map(|running| running.started_at.as_ref().map(seconds)).max().unwrap_or(0)
 }

@@ -4,7 +4,7 @@ use crate::{
     backoff,
     watch::{Kind, Observer},
 };
-use crds::status::NodePhase;
+use crds::{UnixSeconds, status::NodePhase};
 use planner::{
     Snapshot,
     memory::{Clocks, Sights},
@@ -35,6 +35,20 @@ struct Refusal {
     generation: i64,
     times: u32,
     until: Instant,
+}
+
+impl Refusal {
+    /// One more, after a longer pause each time.
+    fn after(before: Option<Self>, message: &str, generation: i64) -> Self {
+        let times = before.map_or(0, |refusal| refusal.times);
+        let until = Instant::now() + backoff::pause(RETRY_REFUSED, times);
+        Self { message: message.to_owned(), generation, times: times.saturating_add(1), until }
+    }
+
+    /// The write is not to be tried again yet.
+    fn is_active(&self, generation: i64) -> bool {
+        self.generation == generation && self.until > Instant::now()
+    }
 }
 
 /// What was asked about the `ServiceAccount` that a resource names for its health checkers.
@@ -73,6 +87,8 @@ pub struct Memory {
     pub account: Option<NamedAccount>,
     /// What the API server refuses, by node.
     refusals: BTreeMap<String, Refusal>,
+    /// That the API server refuses the template.
+    template_refusal: Option<Refusal>,
     /// Generations that our last full writes gave Deployments.
     pub written_generations: BTreeMap<String, i64>,
     /// When the status was last written.
@@ -95,7 +111,7 @@ impl Memory {
 
     /// Whole seconds since the last look. They are those of `now`, so that what is left of a period and when it ends agree; where
     /// somebody has set that clock, they are those of one that nobody sets.
-    pub fn watched(&mut self, now: i64, at: Instant) -> i64 {
+    pub fn watched(&mut self, now: UnixSeconds, at: Instant) -> i64 {
         let (before, then) = self.looked_at.replace((at, now)).unwrap_or((at, now));
         let passed = at.saturating_duration_since(before);
         let seconds = now.saturating_sub(then);
@@ -116,18 +132,33 @@ impl Memory {
         snapshot.reserved.clone_from(&self.reserved);
         snapshot.asserted = self.asserted_lately();
         snapshot.refusals = self.active_refusals(snapshot.resource.generation);
+        snapshot.template_refusal = self.template_refusal(snapshot.resource.generation).map(str::to_owned);
         snapshot.written_generations.clone_from(&self.written_generations);
     }
 
     /// The API server refused a write for a node; `true` when that is news.
     pub fn refuse(&mut self, node: &str, message: &str, generation: i64) -> bool {
         self.refusals.retain(|_, refusal| refusal.generation == generation);
-        let before = self.refusals.remove(node).filter(|refusal| refusal.generation == generation);
+        let before = self.refusals.remove(node);
         let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
-        let times = before.map_or(0, |refusal| refusal.times);
-        let until = Instant::now() + backoff::pause(RETRY_REFUSED, times);
-        self.refusals.insert(node.to_owned(), Refusal { message: message.to_owned(), generation, times: times.saturating_add(1), until });
+        self.refusals.insert(node.to_owned(), Refusal::after(before, message, generation));
         news
+    }
+
+    /// The API server refused the template as such.
+    pub fn refuse_template(&mut self, message: &str, generation: i64) {
+        let before = self.template_refusal.take().filter(|refusal| refusal.generation == generation);
+        self.template_refusal = Some(Refusal::after(before, message, generation));
+    }
+
+    /// The API server would take the template.
+    pub fn accept_template(&mut self) {
+        self.template_refusal = None;
+    }
+
+    /// Why the template is not to be tried now.
+    pub fn template_refusal(&self, generation: i64) -> Option<&str> {
+        self.template_refusal.as_ref().filter(|refusal| refusal.is_active(generation)).map(|refusal| &*refusal.message)
     }
 
     /// A write for a node was taken.
@@ -137,7 +168,7 @@ impl Memory {
 
     /// What is not to be tried now, by node.
     pub fn active_refusals(&self, generation: i64) -> BTreeMap<String, String> {
-        let active = self.refusals.iter().filter(|(_, refusal)| refusal.generation == generation && refusal.until > Instant::now());
+        let active = self.refusals.iter().filter(|(_, refusal)| refusal.is_active(generation));
         active.map(|(node, refusal)| (node.clone(), refusal.message.clone())).collect()
     }
 

@@ -10,7 +10,6 @@ use kube::{
 use planner::{
     Snapshot,
     rollout::template_check::{TemplateCheck, template_check},
-    snapshot::TEMPLATE,
 };
 
 /// Attempts that are waited for.
@@ -21,7 +20,7 @@ const MOST_ATTEMPTS: u32 = 5;
 /// template that is refused then. After some attempts that is risked.
 pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut Snapshot) -> bool {
     let generation = snapshot.resource.generation;
-    if memory.tried == Some(generation) || snapshot.refusals.contains_key(TEMPLATE) {
+    if memory.tried == Some(generation) || snapshot.template_refusal.is_some() {
         return true;
     }
     let outcome = match template_check(snapshot) {
@@ -34,11 +33,11 @@ pub async fn try_template(client: &Client, memory: &mut Memory, snapshot: &mut S
     match outcome {
         Ok(()) => {
             memory.tried = Some(generation);
-            memory.accept(TEMPLATE);
+            memory.accept_template();
         }
         Err(Error::Invalid(message) | Error::Forbidden(message)) => {
-            memory.refuse(TEMPLATE, &message, generation);
-            snapshot.refusals.insert(TEMPLATE.to_owned(), message);
+            memory.refuse_template(&message, generation);
+            snapshot.template_refusal = Some(message);
         }
         // A write that is refused later is held at its node.
         Err(error) => {

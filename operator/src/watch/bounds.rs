@@ -2,7 +2,7 @@
 //! beyond these bounds is known by its name and status alone, and nothing is undone that it has done.
 
 use super::GuardedResource;
-use crds::{IngressDaemonSet, IngressDaemonSetSpec, names};
+use crds::{IngressDaemonSet, IngressDaemonSetSpec, UnixSeconds, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use planner::facts::Withheld;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ impl Kept {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ResourceOrder {
     runs_nothing: bool,
-    created: i64,
+    created: UnixSeconds,
     uid: String,
     /// Its name.
     pub name: String,

@@ -1,6 +1,6 @@
 //! Objects of the API, cut down to what decisions read.
 
-use crds::{hash, in_place::PodRecord, names, node_readiness_gate::ConditionStatus};
+use crds::{UnixSeconds, hash, in_place::PodRecord, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Seconds since 1970.
-pub fn seconds(time: &Time) -> i64 {
+pub fn seconds(time: &Time) -> UnixSeconds {
     time.0.as_second()
 }
 

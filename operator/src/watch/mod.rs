@@ -25,7 +25,7 @@ pub use partial::Partial;
 pub use requeue::RequeueSet;
 
 use crate::{pages, spawn_scoped::spawn_scoped};
-use crds::IngressDaemonSet;
+use crds::{IngressDaemonSet, UnixSeconds};
 use futures::StreamExt as _;
 use index::{Cut, Index, Touched};
 use k8s_openapi::api::{
@@ -167,7 +167,7 @@ impl Observer {
     }
 
     /// The snapshot of one resource; `None` when there is no such resource, or not everything was listed.
-    pub fn snapshot(&self, namespace: &str, name: &str, now: i64, health_checker_image: &str) -> Option<Snapshot> {
+    pub fn snapshot(&self, namespace: &str, name: &str, now: UnixSeconds, health_checker_image: &str) -> Option<Snapshot> {
         if !self.missing().is_empty() {
             return None;
         }

@@ -4,7 +4,7 @@ use super::{
     facts,
     index::{Index, Key, of_namespace},
 };
-use crds::{IngressDaemonSet, hash, names};
+use crds::{IngressDaemonSet, UnixSeconds, hash, names};
 use planner::{
     Snapshot,
     facts::{DeploymentFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
@@ -22,7 +22,7 @@ pub(super) fn build(
     index: &Index,
     namespace: &str,
     name: &str,
-    now: i64,
+    now: UnixSeconds,
     health_checker_image: &str,
     node_rights: &Arc<NodeRights>,
 ) -> Option<Snapshot> {
@@ -72,6 +72,7 @@ pub(super) fn build(
         listed_since_rebuild: false,
         asserted: BTreeSet::new(),
         refusals: BTreeMap::new(),
+        template_refusal: None,
         written_generations: BTreeMap::new(),
         gates: GateLinks::default(),
         node_readiness: None,

@@ -3,6 +3,7 @@
 use super::{Certificates, PATH, Serving};
 use crate::{metrics::GateMetrics, node_gates::WebhookService, watch::WATCH_SECONDS};
 use anyhow::{Context as _, Result};
+use crds::UnixSeconds;
 use futures::StreamExt as _;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -101,7 +102,7 @@ impl Secrets {
     }
 
     /// One look, and at most one write.
-    async fn look(&self, now: i64) -> Result<()> {
+    async fn look(&self, now: UnixSeconds) -> Result<()> {
         let found = self.api().get_opt(&self.service).await.context("reading the Secret")?;
         let Some(found) = found else {
             let secret = Secret {

@@ -4,6 +4,7 @@
 //! it signs anything, and an old one until nothing that it signed is served any more.
 
 use anyhow::{Context as _, Result};
+use crds::UnixSeconds;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
@@ -41,8 +42,8 @@ pub struct Certificates {
 /// When something was made and until when it is good, unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
-    made: i64,
-    ends: i64,
+    made: UnixSeconds,
+    ends: UnixSeconds,
 }
 
 impl Life {
@@ -51,14 +52,14 @@ impl Life {
         Self { made: validity.not_before.timestamp().saturating_add(SKEW), ends: validity.not_after.timestamp() }
     }
 
-    fn is_old(self, now: i64) -> bool {
+    fn is_old(self, now: UnixSeconds) -> bool {
         now.saturating_sub(self.made) >= (self.ends - self.made) * 2 / 3
     }
 }
 
 impl Certificates {
     /// The first ones, for a server of these names.
-    pub fn new(names: &[String], now: i64) -> Result<Self> {
+    pub fn new(names: &[String], now: UnixSeconds) -> Result<Self> {
         let (trusted, authority_key) = authority(now)?;
         let (leaf, leaf_key) = sign(&trusted, &authority_key, names, now)?;
         Ok(Self { trusted, authority_key, leaf, leaf_key })
@@ -66,7 +67,7 @@ impl Certificates {
 
     /// What they are to become now; nothing when they stay. What cannot be read, or was made for other names, is an error: then
     /// all of them are made anew.
-    pub fn next(&self, names: &[String], now: i64) -> Result<Option<Self>> {
+    pub fn next(&self, names: &[String], now: UnixSeconds) -> Result<Option<Self>> {
         let trusted = read(&self.trusted)?;
         let lives: Vec<_> = trusted.iter().map(|der| Ok(Life::of(&parse(der)?))).collect::<Result<_>>()?;
         let newest = *lives.last().context("no authority")?;
@@ -133,7 +134,7 @@ fn names_of(leaf: &X509Certificate<'_>) -> Vec<String> {
         .collect()
 }
 
-fn dated(mut params: CertificateParams, now: i64, seconds: i64) -> CertificateParams {
+fn dated(mut params: CertificateParams, now: UnixSeconds, seconds: i64) -> CertificateParams {
     let at = |seconds: i64| date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     params.not_before = at(now.saturating_sub(SKEW));
     params.not_after = at(now.saturating_add(seconds));
@@ -141,14 +142,14 @@ fn dated(mut params: CertificateParams, now: i64, seconds: i64) -> CertificatePa
 }
 
 /// An authority's certificate and key. Its name has its time, so that those that follow each other differ.
-fn authority(now: i64) -> Result<(String, String)> {
+fn authority(now: UnixSeconds) -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     let certificate =
         authority_params(&format!("ingress-daemonset-operator webhook {now}"), now)?.self_signed(&key).context("authority")?;
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-fn authority_params(name: &str, now: i64) -> Result<CertificateParams> {
+fn authority_params(name: &str, now: UnixSeconds) -> Result<CertificateParams> {
     let mut params = dated(CertificateParams::new(Vec::new())?, now, AUTHORITY);
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -158,7 +159,7 @@ fn authority_params(name: &str, now: i64) -> Result<CertificateParams> {
 }
 
 /// A leaf for these names, and its key.
-fn sign(authority: &str, authority_key: &str, names: &[String], now: i64) -> Result<(String, String)> {
+fn sign(authority: &str, authority_key: &str, names: &[String], now: UnixSeconds) -> Result<(String, String)> {
     let der = read(authority)?;
     let parsed = parse(der.first().context("no authority")?)?;
     let name = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).context("an authority without a name")?;

@@ -4,12 +4,12 @@
 //! [`gates_shared`](crate::gates_shared). A Node whose creation cannot be answered is created without the taint, and tainted when it is
 //! seen: nothing here writes to Nodes.
 
+mod certificate_secret;
 mod certificates;
-mod keep;
 mod serve;
 
+pub use certificate_secret::Secrets;
 pub use certificates::Certificates;
-pub use keep::Secrets;
 pub use serve::{Serving, serve, tls};
 
 use crate::{

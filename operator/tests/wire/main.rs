@@ -26,7 +26,6 @@ use planner::{
     Action, Snapshot,
     facts::Resource,
     plan::{Supporting, Write},
-    snapshot::TEMPLATE,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -316,7 +315,7 @@ async fn tried(expected: Vec<Exchange>) -> (Option<String>, Memory) {
     let mut memory = Memory::of("0a1b2c3d-0000");
     let mut snapshot = snapshot();
     try_template(&client, &mut memory, &mut snapshot).await;
-    let refusal = snapshot.refusals.get(TEMPLATE).cloned();
+    let refusal = snapshot.template_refusal.clone();
     // What is known is not asked again.
     if memory.tried.is_some() || refusal.is_some() {
         try_template(&client, &mut memory, &mut snapshot).await;
@@ -340,8 +339,8 @@ async fn a_template_is_tried_once_by_a_dry_run() {
 async fn a_template_that_the_api_server_refuses_is_remembered_for_a_while() {
     let (refusal, memory) = tried(dry_run(422, failure(422, "Invalid", true))).await;
     assert_eq!((refusal.as_deref(), memory.tried), (Some("because"), None));
-    assert_eq!(memory.active_refusals(1).get(TEMPLATE).map(String::as_str), Some("because"));
-    assert!(memory.active_refusals(2).is_empty(), "another spec is tried at once");
+    assert_eq!(memory.template_refusal(1), Some("because"));
+    assert_eq!(memory.template_refusal(2), None, "another spec is tried at once");
 }
 
 #[tokio::test]

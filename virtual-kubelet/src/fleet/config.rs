@@ -136,7 +136,7 @@ impl FleetConfig {
             match quantity_of(quantity) {
                 None => return invalid(format!("`{quantity}` is not a quantity for {flag}: write it like 8, 500m or 16Gi")),
                 Some(pods) if flag == "pods" && pods.fract() != 0.0 => {
-                    return invalid(format!("`{quantity}` is not a number of pods: write a whole number, like 110"));
+                    return invalid(format!("`{quantity}` pods is no whole number: write one, like 110"));
                 }
                 Some(_) => {}
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crds::{in_place::PodRecord, names};
+use crds::{UnixSeconds, in_place::PodRecord, names};
 use planner::{
     facts::{ContainerFacts, DeploymentFacts, InPlacePod, PodFacts, PullFacts, ReplicaSetFacts},
     objects::in_place::{change, gates},
@@ -153,7 +153,7 @@ impl SimulatedCluster {
         }
     }
 
-    pub(super) fn pulls_end(&mut self, now: i64) {
+    pub(super) fn pulls_end(&mut self, now: UnixSeconds) {
         let due: Vec<_> = self.pulled_at.iter().filter(|(_, at)| **at <= now).map(|(node, _)| node.clone()).collect();
         for node in due {
             self.pulled_at.remove(&node);
@@ -184,7 +184,7 @@ pub(super) fn look(pod: &mut PodFacts) {
 }
 
 /// Another run of a container.
-fn begin(container: &mut ContainerFacts, run: u64, now: i64) {
+fn begin(container: &mut ContainerFacts, run: u64, now: UnixSeconds) {
     container.id = format!("planned://{}-{run}", container.name);
     container.image_id = format!("planned://{}", container.image);
     container.shown = container.image.clone();

@@ -5,7 +5,7 @@ mod in_place;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crds::{hash, token::Phase};
+use crds::{UnixSeconds, hash, token::Phase};
 use planner::{
     Action, Plan, Snapshot,
     facts::{DeploymentCounts, DeploymentFacts, NodeFacts, PodFacts, RevisionFacts, label_map::LabelMap},
@@ -272,7 +272,7 @@ impl SimulatedCluster {
     }
 
     /// When something happens next by itself; never now or before.
-    pub fn next_event(&self) -> Option<i64> {
+    pub fn next_event(&self) -> Option<UnixSeconds> {
         let now = self.snapshot.now;
         let ready = self.ready_at.values().flat_map(|at| [*at, at.saturating_add(self.min_ready_seconds)]);
         let answers = self.answers.values().map(|(at, _)| *at);

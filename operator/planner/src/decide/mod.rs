@@ -33,7 +33,7 @@ use crate::{
         slots::{SlotPool, Wants},
         template_check,
     },
-    snapshot::{Snapshot, TEMPLATE},
+    snapshot::Snapshot,
     spec::{ResolvedSpec, SpecProblem, node_rights},
     status::{self, blocked},
 };
@@ -65,7 +65,7 @@ pub fn decide(snapshot: &Snapshot) -> Plan {
         Some(refusal) => Err(vec![refusal]),
         None => Ok(targets),
     });
-    if snapshot.refusals.contains_key(TEMPLATE) {
+    if snapshot.template_refusal.is_some() {
         plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
     }
     let (clocks, ledger) = snapshot.clocks.look(snapshot, targets.as_ref().ok().map(|targets| &targets.effective));

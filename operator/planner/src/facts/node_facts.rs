@@ -1,7 +1,7 @@
 //! What is read of a Node.
 
 use super::label_map::LabelMap;
-use crds::{holders::Holders, names, node_readiness_gate::ConditionStatus};
+use crds::{UnixSeconds, holders::Holders, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::api::core::v1::Taint;
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -38,8 +38,8 @@ pub struct NodeFacts {
     pub boot_id: String,
     /// Machine ID: another one if another machine takes the name.
     pub machine_id: String,
-    /// Creation of the Node, seconds since 1970.
-    pub created: i64,
+    /// Creation of the Node.
+    pub created: UnixSeconds,
 }
 
 /// A condition of a Node.
@@ -49,10 +49,10 @@ pub struct NodeCondition {
     pub type_: Arc<str>,
     /// Status of the condition: True, False or Unknown.
     pub status: ConditionStatus,
-    /// When it was last said, seconds since 1970.
-    pub heartbeat: i64,
-    /// When it last changed, seconds since 1970.
-    pub transition: i64,
+    /// When it was last said.
+    pub heartbeat: UnixSeconds,
+    /// When it last changed.
+    pub transition: UnixSeconds,
 }
 
 impl NodeFacts {

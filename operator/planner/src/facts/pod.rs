@@ -1,7 +1,7 @@
 //! What is read of pods.
 
 use super::label_map::LabelMap;
-use crds::in_place::PodRecord;
+use crds::{UnixSeconds, in_place::PodRecord};
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,8 +17,8 @@ pub struct PodFacts {
     pub terminating: bool,
     /// Phase Failed or Succeeded: holds nothing any more.
     pub ended: bool,
-    /// Creation of the pod, seconds since 1970.
-    pub created: i64,
+    /// Creation of the pod.
+    pub created: UnixSeconds,
     /// How often its containers were started again.
     pub restarts: i32,
     /// Stands for the runs of all its containers: another number once one of them was started again.
@@ -26,7 +26,7 @@ pub struct PodFacts {
     /// The kubelet evicted the pod.
     pub evicted: bool,
     /// Seconds since 1970 when the kubelet refused it at admission.
-    pub rejected_at: Option<i64>,
+    pub rejected_at: Option<UnixSeconds>,
     /// What an update in place reads, where the pod has the gate for it.
     pub gated: Option<Box<InPlacePod>>,
     /// Conditions that it lists as readiness gates and that are not True, where there are any.
@@ -110,7 +110,7 @@ pub struct ContainerFacts {
     /// Container ID of the current run; empty before the first run.
     pub id: String,
     /// When its run began, seconds since 1970 by the node's clock; 0 when none does.
-    pub started_at: i64,
+    pub started_at: UnixSeconds,
     /// It runs, and its startup probe has succeeded.
     pub running: bool,
     /// The kubelet reports the container as ready.
@@ -120,6 +120,6 @@ pub struct ContainerFacts {
 }
 
 /// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
-pub fn not_before<'p>(now: i64, pods: impl IntoIterator<Item = &'p PodFacts>) -> i64 {
+pub fn not_before<'p>(now: UnixSeconds, pods: impl IntoIterator<Item = &'p PodFacts>) -> UnixSeconds {
     pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
 }

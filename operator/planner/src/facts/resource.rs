@@ -1,6 +1,6 @@
 //! An `IngressDaemonSet` as it is held in memory.
 
-use crds::{IngressDaemonSet, ingress_daemon_set::IngressDaemonSetSpec, ledger::Ledger, status::IngressDaemonSetStatus};
+use crds::{IngressDaemonSet, UnixSeconds, ingress_daemon_set::IngressDaemonSetSpec, ledger::Ledger, status::IngressDaemonSetStatus};
 use std::sync::Arc;
 
 /// An `IngressDaemonSet`, as far as decisions read it.
@@ -16,8 +16,8 @@ pub struct Resource {
     pub resource_version: String,
     /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// Creation, seconds since 1970.
-    pub created: i64,
+    /// Creation.
+    pub created: UnixSeconds,
     /// The object has a deletion timestamp.
     pub deleting: bool,
     /// Carries our finalizer, or the original's.
@@ -57,7 +57,7 @@ pub enum Withheld {
 
 impl Resource {
     /// One that was just made at this time, seconds since 1970, and that no operator has seen yet.
-    pub fn created(key: (&str, &str), uid: &str, spec: IngressDaemonSetSpec, at: i64) -> Self {
+    pub fn created(key: (&str, &str), uid: &str, spec: IngressDaemonSetSpec, at: UnixSeconds) -> Self {
         Self {
             name: key.1.to_owned(),
             namespace: key.0.to_owned(),
@@ -108,8 +108,8 @@ pub struct OtherResource {
     pub key: String,
     /// UID of the resource.
     pub uid: String,
-    /// Creation, seconds since 1970.
-    pub created: i64,
+    /// Creation.
+    pub created: UnixSeconds,
     /// The resource as stored in the API.
     pub resource: Arc<IngressDaemonSet>,
     /// Its spec was found to be valid when the operator last looked. One that was edited since is that until it is looked at again: meanwhile

@@ -4,7 +4,7 @@
 
 pub mod policy_objects;
 
-use crds::node_readiness_gate::GateTaint;
+use crds::{UnixSeconds, node_readiness_gate::GateTaint};
 
 /// Namespace and name of an object.
 pub type Key = (String, String);
@@ -53,8 +53,8 @@ pub struct ReplicaHealth {
     pub wanted: u32,
     /// Pods that are ready and not ending.
     pub ready: u32,
-    /// Since when the operator itself disrupts the node, unix seconds.
-    pub updating_since: Option<i64>,
+    /// Since when the operator itself disrupts the node.
+    pub updating_since: Option<UnixSeconds>,
     /// The operator holds the node out of the load balancer, or has not put it in yet.
     pub detached: bool,
     /// Taints of gates that would evict pods of the resource from the node, see [`crate::node_gates::GateLinks`].

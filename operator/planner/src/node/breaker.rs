@@ -4,7 +4,7 @@ use crate::{
     facts::{DeploymentFacts, PodFacts},
     reason::Reason,
 };
-use crds::names;
+use crds::{UnixSeconds, names};
 use std::collections::BTreeSet;
 
 /// Refusals within [`WINDOW`] seconds that open it.
@@ -19,8 +19,8 @@ const LONGEST: i64 = 15 * 60;
 pub struct Breaker {
     /// How often it opened in a row.
     pub openings: u32,
-    /// When the next try comes, seconds since 1970.
-    pub until: i64,
+    /// When the next try comes.
+    pub until: UnixSeconds,
 }
 
 impl std::fmt::Display for Breaker {
@@ -36,17 +36,17 @@ pub fn read(deployment: &DeploymentFacts) -> Option<Breaker> {
 }
 
 /// The breaker, while it is open. One that would be open for longer than any is has seen a clock that was set back since.
-pub fn open(deployment: &DeploymentFacts, now: i64) -> Option<Breaker> {
+pub fn open(deployment: &DeploymentFacts, now: UnixSeconds) -> Option<Breaker> {
     read(deployment).filter(|breaker| breaker.until > now && !is_of_another_clock(breaker.until, now))
 }
 
 /// No time of ours is so far ahead.
-fn is_of_another_clock(at: i64, now: i64) -> bool {
+fn is_of_another_clock(at: UnixSeconds, now: UnixSeconds) -> bool {
     at.saturating_sub(now) > LONGEST
 }
 
 /// The breaker that is to open now.
-pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Breaker> {
+pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: UnixSeconds) -> Option<Breaker> {
     if open(deployment, now).is_some() || deployment.replicas() == 0 || refusals_since(i64::MIN, pods, now) < REFUSALS {
         return None;
     }
@@ -57,7 +57,7 @@ pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Optio
 /// While it is open, a node may lose a pod that it kept: how many pods it still has, where those that are made in place of what it lost
 /// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost; nor is one that has run on a node whose kubelet is
 /// not heard of (`lost`), where none is ready.
-pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], lost: bool, now: i64) -> Option<(Breaker, i32)> {
+pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], lost: bool, now: UnixSeconds) -> Option<(Breaker, i32)> {
     let breaker = open(deployment, now)?;
     let since = breaker.until.saturating_sub(pause(breaker.openings));
     let was_there = |pod: &PodFacts| pod.ready || pod.created <= since || lost && pod.runs != 0;
@@ -66,8 +66,8 @@ pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], lost: bool
     (kept < deployment.replicas() && refusals_since(since, pods, now) >= REFUSALS).then_some((breaker, kept))
 }
 
-fn refusals_since(since: i64, pods: &[PodFacts], now: i64) -> usize {
-    let counts = |at: &i64| *at > since && now.saturating_sub(*at) < WINDOW && !is_of_another_clock(*at, now);
+fn refusals_since(since: UnixSeconds, pods: &[PodFacts], now: UnixSeconds) -> usize {
+    let counts = |at: &UnixSeconds| *at > since && now.saturating_sub(*at) < WINDOW && !is_of_another_clock(*at, now);
     pods.iter().filter_map(|pod| pod.rejected_at).filter(counts).count()
 }
 
@@ -77,7 +77,7 @@ fn pause(openings: u32) -> i64 {
 }
 
 /// What is said of the node while it is open.
-pub fn reason(deployment: &DeploymentFacts, pods: &[PodFacts], now: i64) -> Option<Reason> {
+pub fn reason(deployment: &DeploymentFacts, pods: &[PodFacts], now: UnixSeconds) -> Option<Reason> {
     let Breaker { until, .. } = open(deployment, now)?;
     Some(Reason::AdmissionRejected { until, message: refusal(pods).unwrap_or_else(|| "see the pods' events".into()) })
 }
@@ -89,8 +89,8 @@ fn refusal(pods: &[PodFacts]) -> Option<String> {
 }
 
 /// Names of the refused pods that have been counted and can go.
-pub fn leftovers(pods: &[PodFacts], now: i64) -> BTreeSet<&str> {
-    let is_old = |at: i64| now.saturating_sub(at) >= WINDOW || is_of_another_clock(at, now);
+pub fn leftovers(pods: &[PodFacts], now: UnixSeconds) -> BTreeSet<&str> {
+    let is_old = |at: UnixSeconds| now.saturating_sub(at) >= WINDOW || is_of_another_clock(at, now);
     let counted = |pod: &&PodFacts| !pod.terminating && pod.rejected_at.is_some_and(is_old);
     pods.iter().filter(counted).map(|pod| pod.name.as_str()).collect()
 }

@@ -10,6 +10,7 @@ use crate::{
     spec::{DEFAULT_GRACE, ResolvedSpec},
 };
 use crds::{
+    UnixSeconds,
     holders::EntryPhase,
     ledger::{Grant, Ledger, RolloutState, Wait, WaitFor},
     token::{Phase, Token},
@@ -51,7 +52,7 @@ pub(crate) fn watched(snapshot: &Snapshot) -> i64 {
 }
 
 /// What a grant waits for, with the time that is stored with it.
-fn waits<'s>(snapshot: &'s Snapshot, node: &str, grant: &Grant) -> impl Iterator<Item = (WaitFor, i64)> + use<'s> {
+fn waits<'s>(snapshot: &'s Snapshot, node: &str, grant: &Grant) -> impl Iterator<Item = (WaitFor, UnixSeconds)> + use<'s> {
     let uid8 = snapshot.resource.uid8();
     let token = snapshot.deployments.get(node).and_then(|deployment| deployment.readable_token());
     let ours = token.as_ref().filter(|token| token.id == grant.id);
@@ -68,7 +69,7 @@ fn waits<'s>(snapshot: &'s Snapshot, node: &str, grant: &Grant) -> impl Iterator
 }
 
 /// The seconds that a grant has waited for something, as far as it is known.
-pub(crate) fn waited(grant: &Grant, what: WaitFor, since: i64) -> i64 {
+pub(crate) fn waited(grant: &Grant, what: WaitFor, since: UnixSeconds) -> i64 {
     grant.waited.iter().find(|wait| (wait.what, wait.since) == (what, since)).map_or(0, |wait| wait.seconds.max(0))
 }
 

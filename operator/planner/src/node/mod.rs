@@ -18,7 +18,7 @@ use crate::{
     spec::{ResolvedSpec, Topology, node_selection::is_chosen},
 };
 use crds::{
-    hash,
+    UnixSeconds, hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
     ledger::{Grant, GrantReason, Ledger, Marks},
@@ -286,7 +286,7 @@ impl ManagedNode<'_> {
     }
 
     /// What the node needs that takes a grant; `None` when nothing does.
-    pub fn need(&self, now: i64) -> Option<GrantReason> {
+    pub fn need(&self, now: UnixSeconds) -> Option<GrantReason> {
         let Some(settings) = self.settings else { return self.need_without_settings() };
         let replicas = self.deployment.map_or(0, DeploymentFacts::replicas);
         target::need(&NeedView {
@@ -343,7 +343,7 @@ pub fn is_free(grant: &Grant) -> bool {
 }
 
 /// Whether the grant is still what is wanted; else the grant that takes its slot (its id is set by the caller).
-pub fn fits(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops, now: i64) -> Result<(), Box<Grant>> {
+pub fn fits(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops, now: UnixSeconds) -> Result<(), Box<Grant>> {
     if grant.released && (managed.chosen || managed.deployment.is_some()) {
         return Ok(());
     }
@@ -382,12 +382,12 @@ pub fn gave_up(grant: &Grant, settings: &ResolvedSpec) -> bool {
 }
 
 /// A grant that was given up keeps its slot, lest the node is detached and given up again for ever (ADR 0003); what leaves is not kept.
-pub fn is_kept(managed: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
+pub fn is_kept(managed: &ManagedNode<'_>, grant: &Grant, now: UnixSeconds) -> bool {
     is_given_up(managed, grant, now) && !matches!(managed.need(now), Some(GrantReason::Remove | GrantReason::Drain))
 }
 
 /// What was given up is still what is wanted.
-pub fn is_given_up(managed: &ManagedNode<'_>, grant: &Grant, now: i64) -> bool {
+pub fn is_given_up(managed: &ManagedNode<'_>, grant: &Grant, now: UnixSeconds) -> bool {
     let kept = |settings: &ResolvedSpec| gave_up(grant, settings) && managed.need(now).is_some();
     grant.refused.is_some() && !grant.released && managed.settings.is_none_or(kept)
 }
@@ -452,7 +452,7 @@ pub fn renew(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops) -> Grant {
 }
 
 /// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.
-pub fn again(managed: &ManagedNode<'_>, grant: &Grant, now: i64) -> Grant {
+pub fn again(managed: &ManagedNode<'_>, grant: &Grant, now: UnixSeconds) -> Grant {
     if managed.need(now).is_none() { turn_back(managed, grant) } else { Grant { refused: None, ..renew(managed, grant, Stops::default()) } }
 }
 

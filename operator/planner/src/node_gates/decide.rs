@@ -1,8 +1,8 @@
 //! One look at one node: all gates, at most one patch.
 
 use super::{
-    force,
-    judge::{Case, Judgement},
+    in_force,
+    judge::{JudgedNode, Judgement},
     patch::{Addition, NodeChanges, patch},
     record::{Cause, Record, RecordOrigin, annotation_key, records},
     requirement::{Finding, Subject, find},
@@ -10,7 +10,7 @@ use super::{
     world::{Gate, World},
 };
 use crate::facts::NodeFacts;
-use crds::node_readiness_gate::GateTaint;
+use crds::{UnixSeconds, node_readiness_gate::GateTaint};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,8 +57,8 @@ pub struct NodePlan {
     pub asks_whether_idle: BTreeSet<String>,
     /// Clocks of the gates, to be kept for the next decision.
     pub clocks: GateClocks,
-    /// When to look again although nothing changes, unix seconds.
-    pub recheck_at: Option<i64>,
+    /// When to look again although nothing changes.
+    pub recheck_at: Option<UnixSeconds>,
     /// Taints that stay on the node although a record says that a gate had put them there: no gate is known that ever had them.
     pub unknown: BTreeSet<(String, String)>,
 }
@@ -72,7 +72,7 @@ pub fn decide(
     node: &NodeFacts,
     clocks: &GateClocks,
     has_room: &mut dyn FnMut(&Gate) -> bool,
-    now: i64,
+    now: UnixSeconds,
 ) -> NodePlan {
     let mut plan = NodePlan::default();
     if node.deleting {
@@ -82,7 +82,7 @@ pub fn decide(
     let mut judged: Vec<Judged<'_>> = Vec::new();
     let mut changes = NodeChanges::default();
     for (uid, gate) in &world.gates {
-        let is_new = force::is_new(world, gate, node);
+        let is_new = in_force::is_new(world, gate, node);
         let subject = Subject { name, facts: node, record: records.get(uid), records: &records, is_new, now };
         let matched = gate.selects(node);
         if !matched && subject.record.is_none() {
@@ -91,7 +91,7 @@ pub fn decide(
         let finding = find(world, gate, &subject);
         let clock = clocks.get(uid).cloned().unwrap_or_default();
         let enforced = !unsatisfiable.contains(uid);
-        let mut case = Case { gate, enforced, node: subject, finding: &finding, clock, has_room: false };
+        let mut case = JudgedNode { gate, enforced, node: subject, finding: &finding, clock, has_room: false };
         let mut judgement = case.judge();
         if judgement.no_room && has_room(gate) {
             // Room is asked for where it is needed only: whoever asks takes it.

@@ -7,7 +7,7 @@
 use super::world::{Gate, World};
 use crate::facts::NodeFacts;
 use crds::{
-    NodeReadinessGateStatus, hash,
+    NodeReadinessGateStatus, UnixSeconds, hash,
     node_readiness_gate::{ConditionStatus, InForce},
 };
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ impl Said {
 
 /// Since when the gate is in force. `before`: what was said of that last; `None` where nothing was ever said of the gate.
 /// `enforced`: it could open.
-pub fn in_force(gate: &Gate, enforced: bool, before: Option<&Said>, now: i64) -> Option<InForce> {
+pub fn in_force(gate: &Gate, enforced: bool, before: Option<&Said>, now: UnixSeconds) -> Option<InForce> {
     if gate.spec.dry_run || !enforced {
         return None;
     }
@@ -73,7 +73,7 @@ pub fn is_up(node: &NodeFacts) -> bool {
 
 fn was_never_ready(node: &NodeFacts) -> bool {
     let ready = node.conditions.iter().find(|condition| &*condition.type_ == "Ready");
-    let first = |transition: i64| transition.saturating_sub(node.created) < FIRST_WORD;
+    let first = |transition: UnixSeconds| transition.saturating_sub(node.created) < FIRST_WORD;
     bears_not_ready(node) && ready.is_none_or(|ready| ready.status != ConditionStatus::True && first(ready.transition))
 }
 

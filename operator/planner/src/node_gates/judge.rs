@@ -1,7 +1,7 @@
 //! What one gate decides about one node.
 
 use super::{
-    force,
+    in_force,
     record::{Cause, Record, RecordOrigin, RecordState},
     requirement::{Finding, RequirementVerdict, Subject},
     transition::{GateClock, Happened},
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::facts::NodeFacts;
 use crds::{
-    Duration,
+    Duration, UnixSeconds,
     node_readiness_gate::{DeletionPolicy, ExistingNodes, Mode, Regate, TimeoutAction},
 };
 
@@ -47,12 +47,12 @@ pub struct Judgement {
     pub asks_whether_idle: bool,
     /// What is remembered until the next look.
     pub clock: GateClock,
-    /// When to look again although nothing changes, unix seconds.
-    pub recheck_at: Option<i64>,
+    /// When to look again although nothing changes.
+    pub recheck_at: Option<UnixSeconds>,
 }
 
 /// Everything that a gate's decision about one node depends on.
-pub struct Case<'a> {
+pub struct JudgedNode<'a> {
     /// Gate that decides.
     pub gate: &'a Gate,
     /// The gate's requirements can be met, so that the gate may taint nodes.
@@ -67,7 +67,7 @@ pub struct Case<'a> {
     pub has_room: bool,
 }
 
-impl Case<'_> {
+impl JudgedNode<'_> {
     fn facts(&self) -> &NodeFacts {
         self.node.facts
     }
@@ -122,7 +122,7 @@ impl Case<'_> {
     fn try_out(&self) -> Judgement {
         let remembered = self.clock.trial.clone();
         let node = Subject { record: remembered.as_ref().or(self.node.record), ..self.node };
-        let trial = Case { node, clock: self.clock.clone(), ..*self }.decide_in_earnest();
+        let trial = JudgedNode { node, clock: self.clock.clone(), ..*self }.decide_in_earnest();
         let held = trial.record.as_ref().is_some_and(Record::is_held);
         Judgement {
             record: self.node.record.cloned(),
@@ -184,7 +184,7 @@ impl Case<'_> {
         // What cannot be seen is no reason to touch a node that works, also one that came while nobody looked.
         let unseen = matches!(self.finding.verdict, RequirementVerdict::NoData(_));
         if self.node.is_new {
-            return if unseen && force::is_up(self.facts()) { Judgement::default() } else { self.hold(Cause::Fresh) };
+            return if unseen && in_force::is_up(self.facts()) { Judgement::default() } else { self.hold(Cause::Fresh) };
         }
         match (self.gate.spec.existing_nodes(), self.clock.idle) {
             (ExistingNodes::Grandfather, _) | (ExistingNodes::GateIfIdle, Some(false)) => passed(),

@@ -5,7 +5,7 @@
 
 use super::world::Gate;
 use crds::{
-    Duration,
+    Duration, UnixSeconds,
     label_selector::{LabelOperator, LabelRequirement, LabelSelector},
     node_readiness_gate::{
         ConditionRequirement, ConditionStatus, Effect, ExistingNodes, GateTaint, Mode, NodeReadinessGateSpec, PodsRequirement, Requirement,
@@ -168,7 +168,7 @@ pub fn taint() -> GateTaint {
 ///
 /// As with the original a node must be Ready as well, and one that is not gets the taint at once, whatever number of them: there is
 /// neither a pause (`failingFor: 0s`) nor a budget.
-pub fn gate(namespace: &str, name: &str, since: i64, requirements: Vec<Requirement>) -> Gate {
+pub fn gate(namespace: &str, name: &str, since: UnixSeconds, requirements: Vec<Requirement>) -> Gate {
     let ready = ConditionRequirement { type_: "Ready".into(), status: ConditionStatus::True, default_: None, max_age: None };
     let mut all = vec![Requirement { name: "node-ready".into(), condition: Some(ready), ..Requirement::default() }];
     all.extend(requirements);

@@ -7,7 +7,7 @@
 
 pub mod accepted;
 pub mod decide;
-pub mod force;
+pub mod in_force;
 mod judge;
 mod known_taints;
 pub mod leftovers;

@@ -13,7 +13,7 @@ use crate::gates_shared::{
     policy_objects::{API, AdmissionPolicy, append, quote, selector},
 };
 use crds::{
-    hash, names,
+    UnixSeconds, hash, names,
     node_readiness_gate::{GateTaint, Inject, NodeReadinessGateSpec, OnCreate},
 };
 use k8s_openapi::ByteString;
@@ -107,7 +107,7 @@ pub fn node_policy(gate: &Gate, owned: bool) -> Option<AdmissionPolicy> {
 
 /// What a gate records of a node that is tainted as it is created. Time 0 stands for the creation of the Node, which CEL cannot
 /// tell; that a node has no boot ID yet makes it no other one later.
-pub fn record(gate: &Gate, time: i64) -> Record {
+pub fn record(gate: &Gate, time: UnixSeconds) -> Record {
     Record {
         gate: gate.name.clone(),
         key: gate.spec.taint.key.clone(),

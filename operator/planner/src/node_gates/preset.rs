@@ -2,6 +2,7 @@
 
 use super::world::Gate;
 use crds::{
+    UnixSeconds,
     label_selector::{LabelOperator, LabelRequirement, LabelSelector},
     node_readiness_gate::{AnnotationRequirement, Effect, ExistingNodes, GateTaint, NodeReadinessGateSpec, PodsRequirement, Requirement},
 };
@@ -21,7 +22,7 @@ pub fn taint() -> GateTaint {
 
 /// The gate. `namespace`: of the pods; empty for all. `since`: unix seconds; nodes that are older count as released, unless
 /// `backfill` is set and nothing runs on them.
-pub fn startup(namespace: &str, backfill: bool, since: i64) -> Gate {
+pub fn startup(namespace: &str, backfill: bool, since: UnixSeconds) -> Gate {
     let pods = PodsRequirement {
         namespace: namespace.to_owned(),
         selector: LabelSelector {

@@ -1,7 +1,7 @@
 //! What a gate has decided about a node: an annotation of the Node for each gate, by the gate's UID.
 
 use crate::facts::label_map::LabelMap;
-use crds::names;
+use crds::{UnixSeconds, names};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub struct Record {
     pub generation: i64,
     /// Unix seconds of the last change of state; 0: the creation of the Node, by somebody who could not tell the time.
     #[serde(rename = "t")]
-    pub time: i64,
+    pub time: UnixSeconds,
     /// The node had been there without the taint when it got it.
     #[serde(rename = "l", default, skip_serializing_if = "std::ops::Not::not")]
     pub late: bool,

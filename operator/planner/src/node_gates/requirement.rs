@@ -1,7 +1,7 @@
 //! Whether a node has what a gate asks for.
 
 use super::{
-    force,
+    in_force,
     record::{Cause, Record},
     world::{Gate, Pod, PodSource, World, daemon_set_pods, pod_source},
 };
@@ -9,6 +9,7 @@ use crate::{
     facts::{NodeFacts, scheduling},
     gates_shared::{Key, ReplicaHealth, Source},
 };
+use crds::UnixSeconds;
 use crds::node_readiness_gate::{
     AnnotationRequirement, ConditionRequirement, ConditionStatus, DaemonSetRequirement, DuringUpdate, Effect, IngressDaemonSetRequirement,
     PodsRequirement, Policy, Requirement,
@@ -51,13 +52,13 @@ pub struct Finding {
     pub planned: bool,
     /// The taint would evict pods that are waited for: the requirement that names them, with the reason.
     pub evicts: Option<(String, String)>,
-    /// When to look again although nothing changes, unix seconds.
-    pub recheck_at: Option<i64>,
+    /// When to look again although nothing changes.
+    pub recheck_at: Option<UnixSeconds>,
 }
 
 /// Looks at all requirements of a gate.
 pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
-    let mut recheck_at: Option<i64> = None;
+    let mut recheck_at: Option<UnixSeconds> = None;
     let mut verdicts = Vec::with_capacity(gate.spec.requirements.len());
     for requirement in &gate.spec.requirements {
         let (verdict, recheck) = evaluate(world, requirement, node);
@@ -81,7 +82,7 @@ pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
 
 /// Pods that do not bear the taint would be its first victims. Where it is not known, a node that works is left alone.
 fn evicts(world: &World, gate: &Gate, node: &Subject<'_>) -> Option<(String, String)> {
-    let works = node.record.map_or(!node.is_new || force::is_up(node.facts), |record| !record.is_held());
+    let works = node.record.map_or(!node.is_new || in_force::is_up(node.facts), |record| !record.is_held());
     gate.spec.requirements.iter().find_map(|requirement| {
         let wanted = requirement.ingress_daemon_set.as_ref()?;
         let of = format!("pods of IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
@@ -120,20 +121,20 @@ pub struct Subject<'a> {
     pub record: Option<&'a Record>,
     /// What other gates recorded of it, by their UID.
     pub records: &'a std::collections::BTreeMap<String, Record>,
-    /// It came while the gate was in force, see [`force::is_new`].
+    /// It came while the gate was in force, see [`in_force::is_new`].
     pub is_new: bool,
-    /// Time of the decision, seconds since 1970.
-    pub now: i64,
+    /// Time of the decision.
+    pub now: UnixSeconds,
 }
 
 impl Subject<'_> {
     /// Since when a record says what it says, unix seconds.
-    pub fn since(&self, record: &Record) -> i64 {
+    pub fn since(&self, record: &Record) -> UnixSeconds {
         if record.time == 0 { self.facts.created } else { record.time }
     }
 }
 
-fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (RequirementVerdict, Option<i64>) {
+fn evaluate(world: &World, requirement: &Requirement, node: &Subject<'_>) -> (RequirementVerdict, Option<UnixSeconds>) {
     if let Some(wanted) = &requirement.condition {
         return condition(wanted, node);
     }
@@ -176,7 +177,7 @@ fn has_annotation<'a>(wanted: &AnnotationRequirement, annotation: impl Fn(&str) 
 const LOOK_FOR_HEARTBEAT: i64 = 10;
 
 /// Looked up by its type: a condition of another type with a newer heartbeat says nothing about it.
-fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (RequirementVerdict, Option<i64>) {
+fn condition(wanted: &ConditionRequirement, node: &Subject<'_>) -> (RequirementVerdict, Option<UnixSeconds>) {
     let found = node.facts.conditions.iter().find(|condition| &*condition.type_ == wanted.type_.as_str());
     let (says, recheck) = match (found, &wanted.max_age) {
         (None, _) => (wanted.default_.unwrap_or(ConditionStatus::Unknown).as_str(), None),
@@ -290,7 +291,11 @@ fn health<'a>(world: &'a World, wanted: &IngressDaemonSetRequirement, node: &Sub
         .filter(|found| found.node_uid == node.facts.uid && found.labels_and_taints_hash == node.facts.labels_and_taints_hash())
 }
 
-fn ingress_daemon_set(world: &World, wanted: &IngressDaemonSetRequirement, node: &Subject<'_>) -> (RequirementVerdict, Option<i64>) {
+fn ingress_daemon_set(
+    world: &World,
+    wanted: &IngressDaemonSetRequirement,
+    node: &Subject<'_>,
+) -> (RequirementVerdict, Option<UnixSeconds>) {
     let name = || format!("IngressDaemonSet {}/{}", wanted.namespace, wanted.name);
     if world.absent.contains(&(wanted.namespace.clone(), wanted.name.clone())) {
         return (RequirementVerdict::NoData(format!("{} does not exist", name())), None);

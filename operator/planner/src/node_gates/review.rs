@@ -5,7 +5,7 @@ use super::{
     record::{Record, annotation_key},
     world::Gate,
 };
-use crds::node_readiness_gate::OnCreate;
+use crds::{UnixSeconds, node_readiness_gate::OnCreate};
 use k8s_openapi::{ByteString, api::core::v1::Node};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -46,7 +46,7 @@ struct ReviewKind {
 
 /// The `AdmissionReview` that answers the one in `body`; nothing when that is none. `gates` are those that a webhook may act
 /// for; `now` in seconds since 1970.
-pub fn review<'a>(body: &[u8], gates: impl Iterator<Item = &'a Gate>, now: i64) -> Option<(Value, Answered)> {
+pub fn review<'a>(body: &[u8], gates: impl Iterator<Item = &'a Gate>, now: UnixSeconds) -> Option<(Value, Answered)> {
     let review: Review = serde_json::from_slice(body).ok()?;
     let request = review.request.unwrap_or_default();
     let is_new_node = request.operation == "CREATE" && request.kind.kind == "Node" && request.kind.group.is_empty();
@@ -73,7 +73,7 @@ pub fn is_for_webhook(gate: &Gate) -> bool {
 }
 
 /// Operations of a JSON Patch: a taint, by key and effect, once for all gates that claim it, and what each of them records.
-fn mutate<'a>(node: &Node, gates: impl Iterator<Item = &'a Gate>, now: i64) -> Vec<Value> {
+fn mutate<'a>(node: &Node, gates: impl Iterator<Item = &'a Gate>, now: UnixSeconds) -> Vec<Value> {
     let labels = node.metadata.labels.as_ref();
     let there = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let mut taints: BTreeMap<(&str, &str), Value> = BTreeMap::new();

@@ -4,6 +4,7 @@ use super::{
     decide::GateView,
     world::{Gate, World, daemon_set_pods},
 };
+use crds::UnixSeconds;
 use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, GateTaint, InForce, NodeReadinessGateStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -93,7 +94,7 @@ impl RefusedWrites {
             ("PatchFailed", "the operator retries; check why the API server or its admission control refuses the write")
         };
         let Self { nodes, node, message, .. } = self;
-        (reason, format!("the operator cannot write to {nodes} nodes, including {node}: {message}; {remedy}; these nodes do not change"))
+        (reason, format!("the operator cannot write to {nodes} nodes, including {node}: {message}; {remedy}. These nodes do not change"))
     }
 }
 
@@ -112,7 +113,7 @@ pub fn status<'a>(
     before: &[Condition],
     views: impl Iterator<Item = (&'a str, &'a GateView)>,
     circumstances: &Circumstances,
-    now: i64,
+    now: UnixSeconds,
 ) -> NodeReadinessGateStatus {
     let mut nodes = GateCounts::default();
     let mut blocked: BTreeMap<&str, BlockedRequirement> = BTreeMap::new();
@@ -172,7 +173,7 @@ fn conditions(
     kept: UntaintedNodes,
     circumstances: &Circumstances,
     summary: &str,
-    now: i64,
+    now: UnixSeconds,
 ) -> Vec<Condition> {
     let mut conditions = Vec::new();
     let mut say = |type_: &str, status: bool, reason: &str, message: String| {
@@ -248,7 +249,7 @@ fn conditions(
         let late = match nodes.late {
             0 => String::new(),
             late => format!(
-                "; {late} nodes got the taint after their creation, because their labels came later or admission was not active yet; pods may have started before, see events TaintedLate"
+                "; {late} nodes got the taint after their creation, because their labels came later or admission was not active yet: pods may have started before, see events TaintedLate"
             ),
         };
         say("AdmissionActive", *works, reason, format!("{message}{late}"));

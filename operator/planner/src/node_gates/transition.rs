@@ -1,17 +1,18 @@
 //! What comes about on a node, and what is remembered of it between two looks.
 
 use super::record::Record;
+use crds::UnixSeconds;
 use std::collections::BTreeMap;
 
 /// What is remembered of a gate and a node between two looks; losing it costs time, never a taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateClock {
-    /// Since when the requirements are met without a break, unix seconds.
-    pub passing_since: Option<i64>,
-    /// Since when they are not, unix seconds.
-    pub failing_since: Option<i64>,
-    /// When the taint was last put back that somebody else had taken away, unix seconds.
-    pub put_back_at: Option<i64>,
+    /// Since when the requirements are met without a break.
+    pub passing_since: Option<UnixSeconds>,
+    /// Since when they are not.
+    pub failing_since: Option<UnixSeconds>,
+    /// When the taint was last put back that somebody else had taken away.
+    pub put_back_at: Option<UnixSeconds>,
     /// Whether the node was found to be idle.
     pub idle: Option<bool>,
     /// In a dry run: what would be recorded of the node.
@@ -50,8 +51,8 @@ pub struct Transition {
     pub happened: Happened,
     /// Seconds for which the node was held, where it was released now.
     pub held_for: Option<i64>,
-    /// Since when the requirements are met or not met that led to it, unix seconds.
-    pub since: Option<i64>,
+    /// Since when the requirements are met or not met that led to it.
+    pub since: Option<UnixSeconds>,
     /// It had passed, and lost its release for ceasing to be ready.
     pub regression: bool,
 }

@@ -6,6 +6,7 @@ use crate::{
     spec::node_rights::NodeRights,
 };
 use crds::{
+    UnixSeconds,
     label_selector::LabelSelector,
     node_readiness_gate::{GateTaint, NodeReadinessGateSpec, Requirement},
 };
@@ -29,8 +30,8 @@ pub struct World {
     pub taints: BTreeMap<String, Vec<GateTaint>>,
     /// What `nodeReadinessTaint` may be, where what a gone resource had is not known any more.
     pub rights: NodeRights,
-    /// Since when each gate is in force, by its UID, unix seconds; one that is not here: since it was made.
-    pub in_force: BTreeMap<String, i64>,
+    /// Since when each gate is in force, by its UID; one that is not here: since it was made.
+    pub in_force: BTreeMap<String, UnixSeconds>,
     /// Pods, by where they are looked for.
     pub pods: BTreeMap<PodSource, Source<Pods>>,
     /// `DaemonSets` that requirements name; `None` where there is none of the name.
@@ -52,10 +53,10 @@ pub struct Gate {
     pub uid: String,
     /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// When the object was made, seconds since 1970; since when it is in force, see [`super::force`].
-    pub created: i64,
-    /// When somebody last wrote more than its status, seconds since 1970; none where this is not told.
-    pub edited: Option<i64>,
+    /// When the object was made; since when it is in force, see [`super::force`].
+    pub created: UnixSeconds,
+    /// When somebody last wrote more than its status; none where this is not told.
+    pub edited: Option<UnixSeconds>,
     /// The object has a deletion timestamp.
     pub deleting: bool,
     /// Spec of the gate.
@@ -112,8 +113,8 @@ pub struct Pod {
     pub terminating: bool,
     /// The phase is Failed or Succeeded.
     pub ended: bool,
-    /// When it last became ready, or a container of it last started, unix seconds, whichever is later.
-    pub fresh_since: i64,
+    /// When it last became ready, or a container of it last started, whichever is later.
+    pub fresh_since: UnixSeconds,
     /// Value of the label `controller-revision-hash`.
     pub revision: String,
     /// UID of the controller that owns the pod.

@@ -9,6 +9,7 @@ use crate::{
     spec::ResolvedSpec,
 };
 use crds::{
+    UnixSeconds,
     ingress_daemon_set::PodUpdate,
     ledger::{Grant, GrantReason, Marks},
     names,
@@ -30,7 +31,7 @@ fn fenced(deployment: &DeploymentFacts, next: Option<&Token>) -> JsonPatch {
     }
 }
 
-fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: i64, keep_annotation: bool) -> Token {
+fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: UnixSeconds, keep_annotation: bool) -> Token {
     Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since, keep_annotation }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     snapshot::Snapshot,
     spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
-use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, ledger::ServedPort, names};
+use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
@@ -282,14 +282,14 @@ fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u1
 
 /// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. Health checkers that
 /// are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
-fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: i64, port: u16) -> Option<i64> {
+fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: UnixSeconds, port: u16) -> Option<UnixSeconds> {
     let ledger = status.and_then(|status| status.rollout.as_ref());
     let recorded = ledger.and_then(|ledger| ledger.served_ports.iter().find(|served| served.port == port));
     // Earlier releases recorded no ports.
     recorded.map(|served| served.since).or_else(|| is_accepted(status, generation).then_some(created))
 }
 
-fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<i64> {
+fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<UnixSeconds> {
     let resource = &snapshot.resource;
     served_since(resource.status.as_ref(), resource.generation, resource.created, port)
 }
@@ -352,7 +352,7 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         }
         let they = names::uid8(&other.uid);
         // Who serves elsewhere does not serve here.
-        let comes_first = |node: &NodeFacts, they_serve: Option<i64>, we_serve: Option<i64>| {
+        let comes_first = |node: &NodeFacts, they_serve: Option<UnixSeconds>, we_serve: Option<UnixSeconds>| {
             let theirs = they_serve.filter(|_| node.is_used_by(they));
             let ours = we_serve.filter(|_| node.is_used_by(resource.uid8()));
             (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)

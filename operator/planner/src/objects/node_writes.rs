@@ -8,6 +8,7 @@ use crate::{
     patch::{JsonPatch, annotation, label, mark as mark_path},
 };
 use crds::{
+    UnixSeconds,
     holders::{self, Entry, EntryPhase, Holders, text},
     ledger::Annotation,
     names,
@@ -18,7 +19,7 @@ use serde_json::Value;
 ///
 /// `time` and `previous` come from an entry that already holds the same key, ours or another's: a second holder must not
 /// wait for a timestamp that the detacher wrote before, nor take our own value for the user's.
-pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &Annotation, now: i64) -> Value {
+pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &Annotation, now: UnixSeconds) -> Value {
     // Where somebody took the key away meanwhile, the detacher may have attached the node: the time starts anew.
     let on = node.mark(&mark.key).is_some();
     let earlier = holders.values().find(|entry| on && entry.phase == EntryPhase::Detached && entry.key == mark.key);
@@ -46,7 +47,7 @@ pub fn detach(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, mark: &A
 }
 
 /// Entry `id Attached`; the user's key goes, or goes back to what it was, when nobody holds it any more.
-pub fn unmark(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64) -> Value {
+pub fn unmark(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: UnixSeconds) -> Value {
     let Some(ours) = holders.get(uid8).cloned() else { return fence(node, holders, uid8, id, now) };
     let mut after = holders.clone();
     let value = short(&ours.value);
@@ -56,7 +57,7 @@ pub fn unmark(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64
 }
 
 /// Entry `id Attached` on a Node that we do not hold.
-pub fn fence(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: i64) -> Value {
+pub fn fence(node: &NodeFacts, holders: &Holders, uid8: &str, id: u64, now: UnixSeconds) -> Value {
     let mut after = holders.clone();
     let key = holders.get(uid8).map(|entry| entry.key.clone()).unwrap_or_default();
     let value = holders.get(uid8).map(|entry| short(&entry.value)).unwrap_or_default();

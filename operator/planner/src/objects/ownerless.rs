@@ -7,7 +7,7 @@ use crate::{
     pod_gates::decide::reasons,
     snapshot::Snapshot,
 };
-use crds::{names, pod_readiness_gate::RESERVED_CONDITIONS};
+use crds::{UnixSeconds, names, pod_readiness_gate::RESERVED_CONDITIONS};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn listed(template: &Value) -> BTreeSet<String> {
     gates.filter_map(|gate| gate["conditionType"].as_str().map(str::to_owned)).collect()
 }
 
-fn set(unmet: &Unmet, types: &[&String], now: i64) -> Value {
+fn set(unmet: &Unmet, types: &[&String], now: UnixSeconds) -> Value {
     let time = chrono::DateTime::from_timestamp(now, 0).unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
     let conditions = types.iter().map(|type_| {
         json!({

@@ -6,6 +6,7 @@ use super::{
     world::{Gate, Pod, PodCondition, World},
 };
 use crate::{facts::NodeFacts, gates_shared::Key};
+use crds::UnixSeconds;
 use crds::pod_readiness_gate::{FailMode, GateDefault};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -79,7 +80,7 @@ enum DesiredCondition {
 }
 
 /// Decides about one pod. `node`: the pod's, if it is there; `now`: unix seconds.
-pub fn decide(world: &World, key: &Key, node: Option<&NodeFacts>, now: i64) -> PodPlan {
+pub fn decide(world: &World, key: &Key, node: Option<&NodeFacts>, now: UnixSeconds) -> PodPlan {
     let mut plan = PodPlan::default();
     let Some(pod) = world.pods.get(key) else { return plan };
     let mut changes = Vec::new();
@@ -139,7 +140,7 @@ impl GateView {
 }
 
 /// Compares what the condition is to be with what it is.
-fn settle(plan: &mut PodPlan, changes: &mut Vec<ConditionChange>, gate: &Gate, pod: &Pod, verdict: SourceVerdict, now: i64) {
+fn settle(plan: &mut PodPlan, changes: &mut Vec<ConditionChange>, gate: &Gate, pod: &Pod, verdict: SourceVerdict, now: UnixSeconds) {
     let type_ = gate.spec.condition_type.as_str();
     let current = pod.condition(type_);
     let of_type = || pod.conditions.iter().filter(|condition| condition.type_ == type_);

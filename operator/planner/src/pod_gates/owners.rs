@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// An owner's hold: it keeps the pod from being ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Hold {
+pub struct PodHold {
     /// Who holds the pod.
     pub owner: String,
     /// What for; one of several of the owner.
@@ -25,9 +25,9 @@ pub struct UnreadableHolds(
 );
 
 /// The holds, each once, in order; none where there is no annotation or an empty one.
-pub fn parse(annotation: Option<&str>) -> Result<Vec<Hold>, UnreadableHolds> {
+pub fn parse(annotation: Option<&str>) -> Result<Vec<PodHold>, UnreadableHolds> {
     let Some(text) = annotation.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(Vec::new()) };
-    let mut holds: Vec<Hold> = serde_json::from_str(text).map_err(|error| UnreadableHolds(error.to_string()))?;
+    let mut holds: Vec<PodHold> = serde_json::from_str(text).map_err(|error| UnreadableHolds(error.to_string()))?;
     holds.sort();
     holds.dedup();
     Ok(holds)
@@ -36,7 +36,7 @@ pub fn parse(annotation: Option<&str>) -> Result<Vec<Hold>, UnreadableHolds> {
 /// The annotation with this hold, and those of others as they were.
 pub fn hold(annotation: Option<&str>, owner: &str, key: &str) -> Result<String, UnreadableHolds> {
     let mut holds = parse(annotation)?;
-    let wanted = Hold { owner: owner.to_owned(), key: key.to_owned() };
+    let wanted = PodHold { owner: owner.to_owned(), key: key.to_owned() };
     if let Err(place) = holds.binary_search(&wanted) {
         holds.insert(place, wanted);
     }
@@ -74,7 +74,7 @@ pub fn patch(uid: &str, has_annotations: bool, name: &str, before: Option<&str>,
     Some(patch.into_value())
 }
 
-fn text(holds: &[Hold]) -> String {
+fn text(holds: &[PodHold]) -> String {
     json!(holds).to_string()
 }
 
@@ -97,7 +97,7 @@ mod tests {
     fn an_owner_touches_no_hold_but_its_own() {
         let both = hold(Some(&hold(None, "b", "").unwrap()), "a", "1").unwrap();
         assert_eq!(parse(Some(&both)).unwrap().len(), 2);
-        assert_eq!(parse(release(Some(&both), "a", "1").unwrap().as_deref()).unwrap(), [Hold { owner: "b".into(), key: String::new() }]);
+        assert_eq!(parse(release(Some(&both), "a", "1").unwrap().as_deref()).unwrap(), [PodHold { owner: "b".into(), key: String::new() }]);
         let by_hand = r#" [ {"owner": "b"}, {"owner": "a", "key": "1"}, {"owner": "b"} ] "#;
         assert_eq!(parse(Some(by_hand)).unwrap(), parse(Some(&both)).unwrap(), "order, spaces and repetitions mean nothing");
     }

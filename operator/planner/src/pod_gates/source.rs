@@ -71,7 +71,7 @@ fn held(manual: &ManualSource, pod: &Pod) -> SourceVerdict {
         Ok(holds) if holds.is_empty() => SourceVerdict::Says(true, "nobody holds the pod".into()),
         Ok(holds) => {
             let shown =
-                |hold: &owners::Hold| if hold.key.is_empty() { hold.owner.clone() } else { format!("{} ({})", hold.owner, hold.key) };
+                |hold: &owners::PodHold| if hold.key.is_empty() { hold.owner.clone() } else { format!("{} ({})", hold.owner, hold.key) };
             let first: Vec<_> = holds.iter().take(5).map(shown).collect();
             let more = if holds.len() > first.len() { format!(" and {} more", holds.len() - first.len()) } else { String::new() };
             SourceVerdict::Says(false, format!("held by {}{more}", first.join(", ")))

@@ -4,6 +4,7 @@ use super::{
     decide::GateView,
     world::{GATES_PER_NAMESPACE, Gate, World},
 };
+use crds::UnixSeconds;
 use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -20,7 +21,7 @@ pub fn status<'a>(
     before: &[Condition],
     views: impl Iterator<Item = (&'a str, &'a GateView)>,
     admission: Option<(&'static str, bool, String)>,
-    now: i64,
+    now: UnixSeconds,
 ) -> PodReadinessGateStatus {
     let mut pods = PodCounts::default();
     let mut held = Vec::new();
@@ -97,7 +98,7 @@ fn unseen<'a>(world: &'a World, gate: &Gate) -> Option<&'a str> {
 struct ConditionBuilder<'a> {
     gate: &'a Gate,
     before: &'a [Condition],
-    now: i64,
+    now: UnixSeconds,
     said: Vec<Condition>,
 }
 

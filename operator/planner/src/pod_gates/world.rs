@@ -5,7 +5,7 @@ use crate::{
     gates_shared::{Key, ReplicaHealth, Source},
 };
 use crds::{
-    PodReadinessGateSpec,
+    PodReadinessGateSpec, UnixSeconds,
     pod_readiness_gate::{HttpSource, ManualSource},
 };
 use std::{
@@ -54,8 +54,8 @@ pub struct Gate {
     pub uid: String,
     /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// Creation, seconds since 1970.
-    pub created: i64,
+    /// Creation.
+    pub created: UnixSeconds,
     /// It is being deleted: it decides nothing any more.
     pub deleting: bool,
     /// Spec of the gate.

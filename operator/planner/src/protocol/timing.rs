@@ -5,7 +5,7 @@ use crate::{
     reason::Reason,
     spec::{DEFAULT_GRACE, ResolvedSpec},
 };
-use crds::{holders::Entry, ingress_daemon_set::OnDetachTimeout};
+use crds::{UnixSeconds, holders::Entry, ingress_daemon_set::OnDetachTimeout};
 
 /// How far a clock may be ahead of another: a detacher's timestamp this much older than our mark still answers it.
 const SKEW: i64 = 5;
@@ -21,15 +21,15 @@ pub(crate) fn after(seconds: i64) -> i64 {
 }
 
 /// When a time of another clock was; one in the future counts from first sight.
-fn began(stored: i64, now: i64, first_seen: i64) -> i64 {
+fn began(stored: UnixSeconds, now: UnixSeconds, first_seen: UnixSeconds) -> UnixSeconds {
     if stored > now { first_seen.min(now) } else { stored }
 }
 
 /// What the marks of a grant carry.
 #[derive(Clone, Copy, Debug)]
 pub struct Marked<'a> {
-    /// Time of the decision, seconds since 1970.
-    pub now: i64,
+    /// Time of the decision.
+    pub now: UnixSeconds,
     /// For how many seconds the Deployment mark has been seen, when it is in use.
     pub token: Option<i64>,
     /// Our entry on the Node, when the Node mark is in use, and for how many seconds it has been seen.
@@ -69,7 +69,7 @@ pub fn grace(settings: &ResolvedSpec, marked: &Marked<'_>) -> Option<Reason> {
 }
 
 /// The grace of a mark that has been seen for so long when the spec, which would say it, is not valid.
-pub fn default_grace(now: i64, waited: i64) -> Option<Reason> {
+pub fn default_grace(now: UnixSeconds, waited: i64) -> Option<Reason> {
     let left = after(DEFAULT_GRACE).saturating_sub(waited);
     (left > 0).then_some(Reason::GracePeriod { until: now.saturating_add(left) })
 }
@@ -79,7 +79,7 @@ pub fn default_grace(now: i64, waited: i64) -> Option<Reason> {
 /// `alone`: no other resource holds the key, so the detacher is expected to let go of the node.
 pub fn soak(
     settings: &ResolvedSpec,
-    now: i64,
+    now: UnixSeconds,
     waited: i64,
     attached: Option<&Entry>,
     alone: bool,
@@ -96,12 +96,12 @@ pub fn soak(
 
 enum DetacherAnswer {
     None,
-    At(i64),
+    At(UnixSeconds),
     Unreadable(String),
 }
 
 /// When the detacher deregistered the node, if it did so after we asked.
-fn detached_at(key: &str, started: i64, node: Option<&NodeFacts>) -> DetacherAnswer {
+fn detached_at(key: &str, started: UnixSeconds, node: Option<&NodeFacts>) -> DetacherAnswer {
     let Some(text) = node.and_then(|node| node.annotations.get(key)) else { return DetacherAnswer::None };
     match chrono::DateTime::parse_from_rfc3339(text) {
         Err(_) => DetacherAnswer::Unreadable(text.chars().take(64).collect()),

@@ -10,7 +10,7 @@ impl Reason {
     pub(super) fn message_of_health_port(&self) -> String {
         match self {
             Self::StillHealthy { port } => format!(
-                "port {port} of the node still answers 200 although the node is out of the load balancer: restart the health checker's pod, or find another process on the port with `ss -ltnp sport = :{port}`; the operator touches no pod until the port answers 503"
+                "port {port} of the node still answers 200 although the node is out of the load balancer. The operator touches no pod until the port answers 503: restart the health checker's pod, or find another process on the port with `ss -ltnp sport = :{port}`"
             ),
             Self::StillUnhealthy { port, phase } => format!(
                 "port {port} of the node still answers 503 for phase {} although the node is attached again: restart the health checker's pod, which hangs",

@@ -7,6 +7,7 @@ mod health_port;
 mod proof;
 mod recreate;
 
+use crds::UnixSeconds;
 pub(crate) use health_port::LEAVES_AFTER;
 pub use proof::FALLS;
 pub(crate) use proof::{EVICTED, FALLS_AFTER, LOST, RESTARTED, UNREADY};
@@ -58,12 +59,12 @@ pub enum Reason {
         falls: u32,
         /// What the last fall was, in a word.
         last: String,
-        /// When it became suspect, Unix seconds.
-        since: i64,
+        /// When it became suspect.
+        since: UnixSeconds,
         /// Seconds for which it must serve without a break.
         seconds: i64,
-        /// When that is over unless it breaks again, Unix seconds; nothing while it does not serve.
-        until: Option<i64>,
+        /// When that is over unless it breaks again; nothing while it does not serve.
+        until: Option<UnixSeconds>,
     },
     /// A node that joins gets the last revision that all nodes ran.
     JoinsProven,
@@ -106,8 +107,8 @@ pub enum Reason {
     },
     /// No update window is open.
     OutsideWindow {
-        /// When the next one opens, seconds since 1970; none within sight when absent.
-        opens: Option<i64>,
+        /// When the next one opens; none within sight when absent.
+        opens: Option<UnixSeconds>,
     },
     /// The revision failed on too many nodes.
     TooManyFailed {
@@ -144,18 +145,18 @@ pub enum Reason {
         gate: String,
         /// The taint, as `key:effect`.
         taint: String,
-        /// When the update goes on without it, seconds since 1970.
-        until: i64,
+        /// When the update goes on without it.
+        until: UnixSeconds,
     },
     /// Detached; the grace period runs until this time.
     GracePeriod {
-        /// End of the grace period, seconds since 1970.
-        until: i64,
+        /// End of the grace period.
+        until: UnixSeconds,
     },
     /// The detacher has not written its timestamp.
     WaitingForDetacher {
-        /// When the timeout policy applies, seconds since 1970.
-        until: i64,
+        /// When the timeout policy applies.
+        until: UnixSeconds,
     },
     /// The detacher's timestamp cannot be read.
     BadTimestamp(String),
@@ -193,8 +194,8 @@ pub enum Reason {
     PodsTooYoung,
     /// Attached again; the soak runs until this time.
     AttachSoak {
-        /// End of the soak, seconds since 1970.
-        until: i64,
+        /// End of the soak.
+        until: UnixSeconds,
     },
     /// Attached again; the detacher has not removed its timestamp.
     WaitingForAttachment,
@@ -205,8 +206,8 @@ pub enum Reason {
     },
     /// The kubelet refused the node's pods again and again.
     AdmissionRejected {
-        /// When the next try comes, seconds since 1970.
-        until: i64,
+        /// When the next try comes.
+        until: UnixSeconds,
         /// Message of the kubelet.
         message: String,
     },
@@ -354,7 +355,7 @@ impl Reason {
                 crds::names::RETRY_ANNOTATION
             ),
             Self::Failed { with, out_before: true, now } => format!(
-                "does not come up ({with}): {}; the node was out of service before its update, so this does not count as a failure; the node keeps its slot: repair the node, or free its slot with the Node's annotation {}",
+                "does not come up ({with}): {}. The node was out of service before its update, so this does not count as a failure. The node keeps its slot: repair the node, or free its slot with the Node's annotation {}",
                 now.message(),
                 crds::names::RELEASE_ANNOTATION
             ),
@@ -454,7 +455,7 @@ impl Reason {
             },
             Self::PrePulling(None) => "pulling the new images; the node keeps serving".into(),
             Self::PrePulling(Some((reason, message))) => {
-                format!("cannot pull the new images; the node keeps serving: {reason}: {message}; correct the template or the registry")
+                format!("cannot pull the new images ({reason}: {message}): correct the template or the registry; the node keeps serving")
             }
             Self::NotInPlace(why) => {
                 format!("cannot be updated in place: {why}; set podUpdate to InPlaceIfPossible to re-create the pods, or undo the change")
@@ -474,8 +475,8 @@ pub enum StepState {
     },
     /// The step waits until its nodes have served for its soak.
     Soaking {
-        /// End of the soak, seconds since 1970.
-        until: i64,
+        /// End of the soak.
+        until: UnixSeconds,
     },
     /// The step waits until somebody promotes it.
     AwaitingPromotion {
@@ -551,6 +552,6 @@ fn trouble_word(reason: &str) -> &'static str {
 }
 
 /// A time for people: UTC, to the second.
-pub fn clock(seconds: i64) -> String {
-    chrono::DateTime::from_timestamp(seconds, 0).map_or_else(|| seconds.to_string(), |time| time.format("%Y-%m-%dT%H:%M:%SZ").to_string())
+pub fn clock(time: UnixSeconds) -> String {
+    chrono::DateTime::from_timestamp(time, 0).map_or_else(|| time.to_string(), |time| time.format("%Y-%m-%dT%H:%M:%SZ").to_string())
 }

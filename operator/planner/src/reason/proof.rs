@@ -23,7 +23,7 @@ impl Reason {
                 "waiting until the revision counts as good: its nodes must serve {seconds} s without a break (provenAfterSeconds); until then {unproved} nodes keep their slots (budget: {budget})"
             ),
             Self::Proving { unproved, suspects, budget, seconds } => format!(
-                "{suspects} nodes broke after their update and keep their slots, {unproved} others keep theirs until the revision is proved (budget: {budget}): look at the logs of their pods, nodeStates lists the nodes; a node counts as good after {seconds} s without a break (provenAfterSeconds)"
+                "{suspects} nodes broke after their update and keep their slots, {unproved} others keep theirs until the revision is proved (budget: {budget}): look at the logs of the nodes in nodeStates. A node counts as good after {seconds} s without a break (provenAfterSeconds)"
             ),
             Self::Suspect { falls, last, since, seconds, until } => {
                 let until = match until {
@@ -35,7 +35,7 @@ impl Reason {
                     _ => "look at the logs of its pods and of their previous containers, correct the template, or roll back",
                 };
                 format!(
-                    "suspect since {}: {}; the node keeps its slot and counts as good {until}; {todo}",
+                    "suspect since {}: {}; the node keeps its slot and counts as good {until}: {todo}",
                     clock(*since),
                     fell(*falls, last)
                 )

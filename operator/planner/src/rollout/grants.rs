@@ -19,6 +19,7 @@ use crate::{
     spec::ResolvedSpec,
 };
 use crds::{
+    UnixSeconds,
     ingress_daemon_set::PodUpdate,
     ledger::{Grant, GrantReason, Marks, RolloutState},
 };
@@ -40,8 +41,8 @@ pub struct GrantPlan {
 pub struct Blockers {
     /// In the words of the protocol.
     pub stops: Stops,
-    /// When the next window opens, seconds since 1970.
-    pub opens: Option<i64>,
+    /// When the next window opens.
+    pub opens: Option<UnixSeconds>,
     /// Failures that halt the rollout.
     pub halt: Option<Halt>,
 }

@@ -10,6 +10,7 @@ use crate::{
     spec::{ResolvedSpec, StepNodes, Topology},
 };
 use crds::{
+    UnixSeconds,
     ledger::{GrantReason, Ledger, RolloutState},
     token::Phase,
 };
@@ -154,7 +155,7 @@ fn is_changing(managed: &ManagedNode<'_>) -> bool {
 
 /// Somebody deleted a pod of an older revision since the newest became the wanted one. Pods that came while the operator was at work on
 /// the node (more replicas, a repair, the way back from a drain) are its own doing, and more than there should be are nobody's loss.
-fn lost_a_pod(managed: &ManagedNode<'_>, settings: &ResolvedSpec, since: i64) -> bool {
+fn lost_a_pod(managed: &ManagedNode<'_>, settings: &ResolvedSpec, since: UnixSeconds) -> bool {
     let Some(deployment) = managed.deployment else { return false };
     if is_new(managed) || managed.grant.is_some_and(|grant| !matches!(grant.kind, GrantReason::Update | GrantReason::Abort)) {
         return false;

@@ -2,7 +2,7 @@
 
 use crate::{
     objects::{render, revisions::Targets},
-    snapshot::{Snapshot, TEMPLATE},
+    snapshot::Snapshot,
     spec::SpecProblem,
 };
 use crds::token::{Phase, Token};
@@ -44,9 +44,9 @@ pub fn template_check(snapshot: &Snapshot) -> Option<TemplateCheck> {
 
 /// The API server's refusal of the template, as a problem of the spec.
 pub fn refusal(snapshot: &Snapshot) -> Option<SpecProblem> {
-    let said = snapshot.refusals.get(TEMPLATE).filter(|_| !snapshot.resource.deleting)?;
+    let said = snapshot.template_refusal.as_deref().filter(|_| !snapshot.resource.deleting)?;
     // The name of the Deployment that it was tried with says nothing to the user.
-    let said = said.split_once(" is invalid: ").map_or(said.as_str(), |(_, causes)| causes);
+    let said = said.split_once(" is invalid: ").map_or(said, |(_, causes)| causes);
     Some(SpecProblem { reason: "TemplateRefused", message: format!("the API server refuses the template, correct it: {}", cut(said)) })
 }
 

@@ -28,15 +28,15 @@ pub struct NodeRights {
 
 impl Default for NodeRights {
     fn default() -> Self {
-        Self { detach_keys: DETACH_KEYS.map(|key| Keys::One(key.to_owned()).into()).to_vec(), taints: Vec::new() }
+        Self { detach_keys: DETACH_KEYS.map(|key| KeyPattern::One(key.to_owned()).into()).to_vec(), taints: Vec::new() }
     }
 }
 
 impl NodeRights {
     /// Everything: for whoever only reads, or decides alone.
     pub fn all() -> Self {
-        let taints = [None, Some(Effect::NoExecute)].map(|effect| NamespaceTaints { of: Keys::All.into(), effect });
-        Self { detach_keys: vec![Keys::All.into()], taints: taints.to_vec() }
+        let taints = [None, Some(Effect::NoExecute)].map(|effect| NamespaceTaints { of: KeyPattern::All.into(), effect });
+        Self { detach_keys: vec![KeyPattern::All.into()], taints: taints.to_vec() }
     }
 
     /// The mark of a resource of this namespace may be written to Nodes.
@@ -56,7 +56,7 @@ impl NodeRights {
 
     /// Some namespace's resources may taint Nodes with this key, whatever the effect, by a right that is not about every key.
     pub fn names_taint(&self, key: &str) -> bool {
-        self.taints.iter().any(|right| right.of.keys != Keys::All && right.of.keys.contain(key))
+        self.taints.iter().any(|right| right.of.keys != KeyPattern::All && right.of.keys.contain(key))
     }
 }
 
@@ -67,7 +67,7 @@ fn key_of_mark(mark: &str) -> &str {
 
 /// Keys of labels, annotations or taints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keys {
+pub enum KeyPattern {
     /// Every key, written `*`.
     All,
     /// Every key of a domain, written `example.com/*`; the domain is without the slash.
@@ -76,7 +76,7 @@ pub enum Keys {
     One(String),
 }
 
-impl Keys {
+impl KeyPattern {
     fn contain(&self, key: &str) -> bool {
         match self {
             Self::All => true,
@@ -86,7 +86,7 @@ impl Keys {
     }
 }
 
-impl FromStr for Keys {
+impl FromStr for KeyPattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -111,7 +111,7 @@ pub struct NamespaceKeys {
     /// The namespace; `None` for every one.
     pub namespace: Option<String>,
     /// Keys that these resources may use.
-    pub keys: Keys,
+    pub keys: KeyPattern,
 }
 
 impl NamespaceKeys {
@@ -120,8 +120,8 @@ impl NamespaceKeys {
     }
 }
 
-impl From<Keys> for NamespaceKeys {
-    fn from(keys: Keys) -> Self {
+impl From<KeyPattern> for NamespaceKeys {
+    fn from(keys: KeyPattern) -> Self {
         Self { namespace: None, keys }
     }
 }
@@ -136,7 +136,7 @@ impl FromStr for NamespaceKeys {
             Some((namespace, keys)) => {
                 Ok(Self { namespace: Some(namespace.to_owned()).filter(|namespace| namespace != "*"), keys: keys.parse()? })
             }
-            None => Ok(text.parse::<Keys>()?.into()),
+            None => Ok(text.parse::<KeyPattern>()?.into()),
         }
     }
 }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn keys_are_one_or_all_of_a_domain_or_all() {
-        let contain = |keys: &str, key: &str| keys.parse::<Keys>().unwrap().contain(key);
+        let contain = |keys: &str, key: &str| keys.parse::<KeyPattern>().unwrap().contain(key);
         assert!(contain("*", "node-role.kubernetes.io/control-plane"));
         assert!(contain("example.com/*", "example.com/out"));
         assert!(contain("example.com/out", "example.com/out"));
@@ -249,7 +249,7 @@ mod tests {
             assert!(!contain(keys, key), "{keys} {key}");
         }
         for wrong in ["", "/", "/*", "a/", "a/b/c", "a/b/*", "*/out", "a b", "*.com/out", "**"] {
-            let said = wrong.parse::<Keys>().unwrap_err();
+            let said = wrong.parse::<KeyPattern>().unwrap_err();
             assert!(said.contains("example.com/*"), "{wrong}: {said}");
         }
     }

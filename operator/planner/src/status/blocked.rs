@@ -7,6 +7,7 @@ use crate::{
     spec::ResolvedSpec,
 };
 use crds::{
+    UnixSeconds,
     ledger::Ledger,
     status::{Blocked, NodeCounts, NodePhase},
 };
@@ -77,7 +78,7 @@ const DOES_NOT_JOIN: u8 = 13;
 /// finished, when all are, or once that time is over.
 ///
 /// It is reckoned from the last node that was finished, so that it changes with each node and not with each look.
-pub fn eta(nodes: &NodeCounts, ledger: &Ledger, now: i64) -> Option<i64> {
+pub fn eta(nodes: &NodeCounts, ledger: &Ledger, now: UnixSeconds) -> Option<UnixSeconds> {
     let rollout = ledger.rollout_state.as_ref().filter(|_| !ledger.grants.is_empty())?;
     let finished = i64::from(rollout.finished.checked_sub(rollout.began_with).filter(|finished| *finished > 0)?);
     let left = i64::from(nodes.desired.checked_sub(rollout.finished).filter(|left| *left > 0)?);

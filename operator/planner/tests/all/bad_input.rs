@@ -6,7 +6,6 @@ use crds::IngressDaemonSetSpec;
 use planner::{
     Action, Snapshot, decide,
     rollout::template_check::{TemplateCheck, template_check},
-    snapshot::TEMPLATE,
     spec::resolve,
 };
 use serde_json::{Value, json};
@@ -141,7 +140,7 @@ fn nothing_is_disturbed_for_a_template_that_the_api_server_refuses() {
     let granted = decide(&snapshot);
     assert_eq!(granted.status.rollout.map(|ledger| ledger.grants.len()), Some(2), "without a refusal nodes are granted");
     let said = format!("Deployment.apps \"web-a\" is invalid: spec.template: {} because", "x".repeat(5000));
-    snapshot.refusals.insert(TEMPLATE.to_owned(), said);
+    snapshot.template_refusal = Some(said);
     let plan = decide(&snapshot);
     assert!(!plan.actions.iter().any(disturbs), "{:?}", plan.actions);
     assert_eq!(plan.status.rollout.map(|ledger| ledger.grants.len()), Some(0));

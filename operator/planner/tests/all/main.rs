@@ -30,9 +30,9 @@ mod pod_security;
 mod proof;
 mod properties;
 mod rollout_state;
-mod room;
 mod scenarios;
 mod schedule;
+mod slots;
 mod step;
 mod world;
 

@@ -1,7 +1,7 @@
 //! Whether a container runs the image that its pod was given.
 
 use crate::facts::{ContainerFacts, InPlacePod};
-use crds::in_place::Instance;
+use crds::{UnixSeconds, in_place::Instance};
 
 /// Seconds beyond the pod's termination grace period after which a kubelet has ended whatever it was to end: it looks at each pod
 /// once in its `syncFrequency`, by default a minute, whatever it is told.
@@ -14,19 +14,19 @@ const MARGIN: i64 = 60;
 /// former image and is about to be ended. So something must tell the run from such a one: another image ID, or a name that was not
 /// shown before. Two tags of one image have neither (containerd shows the first name that it knows); then it is a run that began
 /// after the change, or, because clocks differ, one that lives on when the kubelet would long have ended it.
-pub fn is_complete(pod: &InPlacePod, now: i64) -> bool {
+pub fn is_complete(pod: &InPlacePod, now: UnixSeconds) -> bool {
     // Kubelets before 1.34 do not say what they have seen; then a time of theirs proves nothing, either.
     let silent = pod.observed_generation == 0;
     (silent || pod.observed_generation >= pod.generation) && pod.containers.iter().all(|container| runs(pod, container, silent, now))
 }
 
 /// When a run counts that nothing else tells from one of before the change; `None` when there was no change.
-pub fn settles_at(pod: &InPlacePod) -> Option<i64> {
+pub fn settles_at(pod: &InPlacePod) -> Option<UnixSeconds> {
     let record = pod.record.as_ref()?;
     Some(record.at.saturating_add(pod.termination_grace).saturating_add(MARGIN))
 }
 
-fn runs(pod: &InPlacePod, container: &ContainerFacts, silent: bool, now: i64) -> bool {
+fn runs(pod: &InPlacePod, container: &ContainerFacts, silent: bool, now: UnixSeconds) -> bool {
     let before = pod.record.as_ref().and_then(|record| record.before.get(&container.name));
     let begun = before.is_none_or(|before| {
         let settled = settles_at(pod).is_none_or(|at| now >= at);

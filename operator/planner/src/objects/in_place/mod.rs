@@ -19,6 +19,7 @@ use crate::{
     spec::{DisruptionMode, ResolvedSpec},
 };
 use crds::{
+    UnixSeconds,
     in_place::token_id,
     ingress_daemon_set::PodUpdate,
     ledger::{Grant, GrantReason, Marks, WaitFor},
@@ -39,8 +40,8 @@ pub struct Progress<'a> {
     pub replica_set: Option<&'a ReplicaSetFacts>,
     /// The template that it gets, and the pods, and the Deployment in the end.
     pub target: Option<Value>,
-    /// When traffic has had the time to go elsewhere, seconds since 1970.
-    pub drained_at: i64,
+    /// When traffic has had the time to go elsewhere.
+    pub drained_at: UnixSeconds,
     /// Why the pods have to be re-created, when they have to.
     pub why: Option<RecreateReason>,
 }
@@ -213,13 +214,13 @@ fn allowed(managed: &ManagedNode<'_>) -> usize {
 }
 
 /// A node that was detached before has no traffic of the load balancer; any other fails its health check since the pause.
-fn drained_at(now: i64, managed: &ManagedNode<'_>, grant: &Grant, since: i64) -> i64 {
+fn drained_at(now: UnixSeconds, managed: &ManagedNode<'_>, grant: &Grant, since: UnixSeconds) -> UnixSeconds {
     let detached = grant.marks != Marks::default() || managed.holds_node();
     let waited = clocks::waited(grant, WaitFor::DeploymentMark, since);
     managed.settings.filter(|_| !detached).map_or(now, |settings| now.saturating_add(timing::after(settings.deployment_grace) - waited))
 }
 
-fn pod_view(pod: &PodFacts, gated: &InPlacePod, target: Option<&Value>, before: &Value, id: u64, now: i64) -> PodView {
+fn pod_view(pod: &PodFacts, gated: &InPlacePod, target: Option<&Value>, before: &Value, id: u64, now: UnixSeconds) -> PodView {
     let change = target.and_then(|target| writes::pod_change(gated, target, before));
     PodView {
         claimed: gated.record.as_ref().is_some_and(|record| record.id == id),

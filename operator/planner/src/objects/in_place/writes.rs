@@ -9,6 +9,7 @@ use crate::{
     patch::{self, JsonPatch},
 };
 use crds::{
+    UnixSeconds,
     in_place::{Instance, PodRecord, token},
     names,
 };
@@ -50,7 +51,7 @@ pub fn pod_change(pod: &InPlacePod, target: &Value, before: &Value) -> Option<Ch
 }
 
 /// The images, labels and annotations of the template on a pod, with our token and what ran before.
-pub fn change(pod: &InPlacePod, id: u64, target: &Value, before: &Value, now: i64) -> Option<Value> {
+pub fn change(pod: &InPlacePod, id: u64, target: &Value, before: &Value, now: UnixSeconds) -> Option<Value> {
     let mut change = pod_change(pod, target, before)?;
     let earlier = pod.record.as_ref();
     let mut ran: BTreeMap<String, Instance> = earlier.map(|record| record.before.clone()).unwrap_or_default();
@@ -66,7 +67,7 @@ pub fn change(pod: &InPlacePod, id: u64, target: &Value, before: &Value, now: i6
 }
 
 /// The run that the next one must not be taken for. One that an earlier change has not reached yet was begun before that.
-fn instance(pod: &InPlacePod, container: &ContainerFacts, earlier: Option<&PodRecord>, now: i64) -> Instance {
+fn instance(pod: &InPlacePod, container: &ContainerFacts, earlier: Option<&PodRecord>, now: UnixSeconds) -> Instance {
     let known = earlier.and_then(|record| record.before.get(&container.name)).filter(|known| known.container == container.id);
     known.cloned().unwrap_or_else(|| Instance {
         container: container.id.clone(),
@@ -79,7 +80,7 @@ fn instance(pod: &InPlacePod, container: &ContainerFacts, earlier: Option<&PodRe
 }
 
 /// A strategic merge patch of the pod's status: the condition of the gate, and nothing else.
-pub fn gate(pod: &InPlacePod, open: bool, now: i64) -> Value {
+pub fn gate(pod: &InPlacePod, open: bool, now: UnixSeconds) -> Value {
     let (status, reason, message) =
         if open { ("True", "NotUpdatingInPlace", "") } else { ("False", "UpdatingInPlace", "the operator is updating the pod in place") };
     let time = chrono::DateTime::from_timestamp(now, 0).unwrap_or_default().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);

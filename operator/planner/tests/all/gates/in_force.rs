@@ -5,7 +5,7 @@ use crds::node_readiness_gate::{ConditionStatus, InForce};
 use planner::node_gates::{
     Gate,
     decide::GateView,
-    force::{NOT_READY, Said, in_force},
+    in_force::{NOT_READY, Said, in_force},
     record::Cause,
     status::{Circumstances, RefusedWrites, status},
 };

@@ -4,9 +4,8 @@
 #![allow(clippy::wildcard_imports, reason = "the life of a node is the language of these tests")]
 
 mod claims;
-mod course;
 mod ends;
-mod force;
+mod in_force;
 mod life;
 mod links;
 mod page;
@@ -14,4 +13,5 @@ mod replicas;
 mod requirements;
 mod several;
 mod status;
+mod taints;
 mod writes;
