@@ -71,6 +71,15 @@ fn a_volume_appears_at_a_missing_path_below_the_root_and_the_host_does_not_get_i
 }
 
 #[test]
+fn a_volume_that_covers_the_agents_own_directory_hides_no_other_volume() {
+    let place = Place::new("covers");
+    let above = std::env::temp_dir().to_string_lossy().into_owned();
+    let targets = [("volume", "/vk-test-only", true), ("volume", above.as_str(), true), ("volume", "/etc/vk-test-only", true)];
+    let output = place.run(&format!("cat {above}/file /vk-test-only/file /etc/vk-test-only/file"), &targets, None);
+    assert_eq!(text(&output), "contentcontentcontent");
+}
+
+#[test]
 fn a_missing_path_below_a_directory_keeps_that_directorys_other_entries() {
     let place = Place::new("etc");
     let script = "cat /etc/vk-test-only/file; cat /etc/passwd > /dev/null && echo passwd";

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -195,30 +196,37 @@ fn make(path: &Path, kind: Kind) -> Result<()> {
     .with_context(|| format!("making {}", path.display()))
 }
 
-/// Sources are bound into the staging area first, because a mount may hide another one's source.
+/// Sources are bound into the staging area first, because a mount may hide another one's source. It may hide the staging area, too,
+/// which is therefore reached by a descriptor.
 fn mount_all(mounts: &[Mount], staging: &Path) -> Result<()> {
     tmpfs(staging)?;
-    let mut held = Vec::new();
+    let mut kinds = Vec::new();
     for (index, wanted) in mounts.iter().enumerate() {
         let (kind, at) = (kind_of(&wanted.source)?, staging.join(index.to_string()));
         make(&at, kind)?;
         bind(&wanted.source, &at)?;
-        held.push((kind, at));
+        kinds.push(kind);
     }
+    let open = || File::open(staging).with_context(|| format!("opening {}", staging.display()));
+    let mut area = open()?;
     let mut laid = Laid::default();
     let mut mirrors = 0;
-    for (wanted, (kind, held)) in mounts.iter().zip(&held) {
-        let steps = laid.plan(&look(&wanted.target)?, *kind, !wanted.read_only).map_err(|reason| anyhow!(reason))?;
+    for (index, (wanted, kind)) in mounts.iter().zip(kinds).enumerate() {
+        let steps = laid.plan(&look(&wanted.target)?, kind, !wanted.read_only).map_err(|reason| anyhow!(reason))?;
         for step in steps {
             match step {
                 Step::Mirror(directory) => {
                     mirrors += 1;
-                    cover(&directory, &staging.join(format!("mirror-{mirrors}")))?;
+                    cover(&directory, &inside(&area).join(format!("mirror-{mirrors}")))?;
+                    if directory == Path::new("/") {
+                        // What was opened before is below the root that was left.
+                        area = open()?;
+                    }
                 }
                 Step::MakeDirectory(path) => make(&path, Kind::Directory)?,
                 Step::MakeFile(path) => make(&path, Kind::File)?,
                 Step::Bind(path) => {
-                    bind(held, &path)?;
+                    bind(&inside(&area).join(index.to_string()), &path)?;
                     if wanted.read_only {
                         refuse_writing(&path)?;
                     }
@@ -226,7 +234,12 @@ fn mount_all(mounts: &[Mount], staging: &Path) -> Result<()> {
             }
         }
     }
-    umount2(staging, MntFlags::MNT_DETACH).context("leaving the staging area")
+    umount2(&inside(&area), MntFlags::MNT_DETACH).context("leaving the staging area")
+}
+
+/// The path of an open directory, wherever it is.
+fn inside(directory: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
 }
 
 /// Finds the existing part of `target`, links resolved.
