@@ -57,6 +57,7 @@ fn messages_are_found_and_other_strings_left_out() {
         const A: &str = r"remove it now";
         const PATH: &str = "/a/b";
         /// This tells nobody anything.
+        #[error("it went all wrong")]
         struct A;
         #[cfg(test)]
         mod tests { const A: &str = "not in a test"; }
@@ -64,6 +65,6 @@ fn messages_are_found_and_other_strings_left_out() {
     let flags = "use clap::Parser;\n/// Names of the nodes.\nstruct Flags;";
     let source = example("messages", &[("lib.rs", lib), ("flags.rs", flags)]);
     let found: Vec<_> = source.modules.values().flat_map(messages).collect();
-    let expected = [("node `x`: `x` has \"no\" pods", 3), ("remove it now", 5), (" Names of the nodes.", 2)];
+    let expected = [("node `x`: `x` has \"no\" pods", 3), ("remove it now", 5), ("it went all wrong", 8), (" Names of the nodes.", 2)];
     assert_eq!(found, expected.map(|(text, line)| (text.to_owned(), line)));
 }

@@ -142,13 +142,13 @@ impl Source {
         }
     }
 
-    /// Takes in the paths of an attribute, and of its strings only the help of a program.
+    /// Takes in the paths of an attribute, and of its strings only messages of errors and the help of a program.
     fn attribute(&mut self, attribute: &Group, id: &Id) {
         let before = self.here(id).texts.len();
         self.walk(attribute.stream(), id, false);
-        let is_doc = matches!(attribute.stream().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc");
+        let name = attribute.stream().into_iter().next().map_or_else(String::new, |name| name.to_string());
         let here = self.here(id);
-        if !is_doc || !here.has_flags {
+        if name != "error" && !(here.has_flags && ["doc", "arg", "command"].contains(&name.as_str())) {
             here.texts.truncate(before);
         }
     }
@@ -162,7 +162,8 @@ impl Source {
         let id = child(inside(parent), name);
         let file = self.here(parent).file.clone();
         if let Some(TokenTree::Group(body)) = body {
-            self.modules.insert(id.clone(), Module { file, ..Module::default() });
+            let has_flags = self.here(parent).has_flags;
+            self.modules.insert(id.clone(), Module { file, has_flags, ..Module::default() });
             return self.walk(body.stream(), &id, true);
         }
         let is_root = ["lib.rs", "main.rs", "mod.rs"].iter().any(|root| file.ends_with(root));
