@@ -1,7 +1,7 @@
 // Package main is the Kubernetes control plane of the test bed in one binary: etcd, kube-apiserver,
-// kube-controller-manager, kube-scheduler and kubectl, chosen by the first argument. One binary
-// because the five share almost all of their code: linked separately they take five times the disk
-// and several times the build.
+// kube-controller-manager, kube-scheduler and kubectl, chosen by the first argument; besides, kstatus,
+// which Helm and Flux wait by. One binary because they share almost all of their code: linked
+// separately they take five times the disk and several times the build.
 package main
 
 import (
@@ -42,6 +42,14 @@ func main() {
 		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 			kubectlutil.CheckErr(err)
 		}
+	case "kstatus":
+		if len(os.Args) != 2 {
+			usage()
+		}
+		if err := kstatus(os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	default:
 		component, ok := components[name]
 		if !ok {
@@ -52,6 +60,7 @@ func main() {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl [flags]")
+	fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl [flags]\n"+
+		"       control-plane kstatus FILE")
 	os.Exit(2)
 }

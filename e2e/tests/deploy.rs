@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use e2e::host::images::repository;
+use mlua::LuaSerdeExt as _;
 use serde_json::{Value, json};
 
 fn objects(file: &str) -> Result<Vec<Value>> {
@@ -43,4 +44,31 @@ fn no_right_is_for_everything() {
             assert!(verbs.clone().all(|verb| !["escalate", "bind", "impersonate"].iter().any(|word| verb == word)), "{rule}");
         }
     }
+}
+
+#[test]
+fn argo_cd_shows_what_the_conditions_say() {
+    let script = &objects("optional/argocd-health.yaml").unwrap()[0]["data"];
+    let (key, script) = script.as_object().unwrap().iter().next().unwrap();
+    assert_eq!(key, "resource.customizations.health.ingressdaemonsets.mumoshu.github.io_IngressDaemonSet");
+    let health = |object: Value| -> String {
+        let lua = mlua::Lua::new();
+        lua.globals().set("obj", lua.to_value(&object).unwrap()).unwrap();
+        let health: Value = lua.from_value(lua.load(script.as_str().unwrap()).eval().unwrap()).unwrap();
+        format!("{}: {}", health["status"].as_str().unwrap(), health["message"].as_str().unwrap())
+    };
+    let with = |observed: u8, conditions: &[(&str, &str, &str)]| {
+        let conditions: Vec<_> = conditions
+            .iter()
+            .map(|(type_, status, reason)| json!({ "type": type_, "status": status, "reason": reason, "message": format!("{type_} {reason}") }))
+            .collect();
+        health(json!({ "metadata": { "generation": 2 }, "status": { "observedGeneration": observed, "conditions": conditions } }))
+    };
+    let unseen = "Progressing: the operator has not looked at the resource yet";
+    assert_eq!(health(json!({ "metadata": { "generation": 1 } })), unseen);
+    assert_eq!(with(1, &[("Ready", "True", "Complete")]), unseen, "an earlier spec was ready");
+    assert_eq!(with(2, &[("Valid", "True", "Accepted"), ("Ready", "True", "Complete")]), "Healthy: Ready Complete");
+    assert_eq!(with(2, &[("Ready", "False", "RollingOut"), ("Reconciling", "True", "RollingOut")]), "Progressing: Ready RollingOut");
+    assert_eq!(with(2, &[("Ready", "False", "Paused"), ("Reconciling", "True", "Paused")]), "Suspended: Ready Paused");
+    assert_eq!(with(2, &[("Ready", "False", "RolledBack"), ("Stalled", "True", "RolledBack")]), "Degraded: Stalled RolledBack");
 }

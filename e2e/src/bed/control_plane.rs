@@ -208,6 +208,13 @@ impl ControlPlane {
         crate::host::process::run(&self.binary, all).await
     }
 
+    /// What Helm and Flux take an object for: a word of kstatus, and a message.
+    pub async fn kstatus(&self, object: &Value) -> Result<String> {
+        let file = self.state.join("kstatus.json");
+        tokio::fs::write(&file, object.to_string()).await?;
+        crate::host::process::run(&self.binary, ["kstatus", &file.to_string_lossy()]).await
+    }
+
     fn start_etcd(&mut self) -> Result<()> {
         let data = self.state.join(ETCD_DATA);
         self.component(

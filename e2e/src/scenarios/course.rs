@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind},
     bed::Bed,
     cluster::product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     eventually::eventually,
@@ -214,6 +214,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
     let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let from = bed.recorder.history().await?.len();
 
     strategy(bed, 2, automatic).await?;
     product::roll_to_missing_image(bed).await?;
@@ -260,8 +261,39 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     let numbers: Vec<i64> = recorded(bed).await?.into_keys().collect();
     ensure!(numbers == [1, 2, 3], "{numbers:?}");
     bed.say("a former revision ran while it was pinned");
+    traffic.all_served(bed).await?;
 
-    traffic.all_served(bed).await
+    let said = kstatus(bed, from).await?;
+    ensure!(said.len() == 3, "kstatus said {said:?} alone");
+    bed.say("kstatus reads Ready, Reconciling and Stalled as they are meant");
+    Ok(())
+}
+
+/// What kstatus said, once of each kind of status there was: it must be what the one condition says that is True.
+async fn kstatus(bed: &Bed, from: usize) -> Result<BTreeSet<&'static str>> {
+    let (mut asked, mut said) = (BTreeSet::new(), BTreeSet::new());
+    for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet) {
+        let (object, status) = (&seen.object, &seen.object["status"]);
+        let is_observed = status["observedGeneration"] == object["metadata"]["generation"];
+        let conditions = status["conditions"].as_array().context("the status has no conditions")?;
+        let is_true = |condition: &&Value| condition["status"] == "True";
+        let words = conditions.iter().filter(is_true).filter_map(|condition| match condition["type"].as_str()? {
+            "Ready" => Some("Current"),
+            "Reconciling" => Some("InProgress"),
+            "Stalled" => Some("Failed"),
+            _ => None,
+        });
+        let words: Vec<_> = words.collect();
+        ensure!(words.len() == 1, "{words:?} of {status}");
+        let word = if is_observed { words[0] } else { "InProgress" };
+        let progressing = conditions.iter().find(|condition| condition["type"] == "Progressing").context("no condition Progressing")?;
+        if asked.insert((word, is_observed, progressing["reason"].to_string())) {
+            let answer = bed.control_plane.kstatus(object).await?;
+            ensure!(answer.starts_with(&format!("{word}: ")), "{answer} of {status}");
+            said.insert(word);
+        }
+    }
+    Ok(said)
 }
 
 /// Pods that cease to be ready once they serve.

@@ -43,6 +43,8 @@ labels! {
     State { resource: String, state: &'static str }
     /// A reason, from [`planner::Reason::word`].
     ByReason { resource: String, reason: &'static str }
+    /// A condition: Ready, Reconciling or Stalled.
+    ByCondition { resource: String, condition: &'static str }
     /// What a write is for: claim, detach, update, unmark, close and others.
     ByWrite { write: &'static str }
     /// Where a node stands, as in `status.nodeStates`.
@@ -68,11 +70,24 @@ const STATES: [(&str, CountOf); 9] = [
     ("failed", |plan| plan.status.nodes.failed),
 ];
 
+/// A counter that begins at 0 for each reason: what a rule sees first is then a growth.
+fn zeros() -> Family<Fall, Counter> {
+    let family = Family::default();
+    for reason in reason::FALLS {
+        drop(family.get_or_create(&Fall { reason }));
+    }
+    family
+}
+
+/// Conditions of which each resource has one.
+const CONDITIONS: [&str; 3] = ["Ready", "Reconciling", "Stalled"];
+
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     nodes: Shown<State>,
+    conditions: Shown<ByCondition>,
     grants: Shown<Of>,
     budget: Shown<Of>,
     waiting: Shown<ByReason>,
@@ -103,13 +118,14 @@ impl Default for Metrics {
         let of = &mut registry;
         Self {
             nodes: Shown::registered(of, "nodes", "Nodes by state"),
+            conditions: Shown::registered(of, "conditions", "1 if the condition of the resource is True, else 0"),
             grants: Shown::registered(of, "grants", "Grants: nodes that the operator may disrupt now"),
             budget: Shown::registered(of, "budget", "Slots of the budget: nodes that may be disrupted at once"),
             waiting: Shown::registered(of, "waiting_nodes", "Nodes that are not idle, by reason"),
             writes: kept(of, "writes", "Writes to Deployments and Nodes, by step", Family::default()),
             fencing_rejections: kept(of, "fencing_rejections", fenced, Counter::default()),
             node_updates: kept(of, "node_updates", "Ended disruptions of nodes, by result", Family::default()),
-            node_falls: kept(of, "node_falls", falls, Family::default()),
+            node_falls: kept(of, "node_falls", falls, zeros()),
             rollbacks: kept(of, "rollbacks", "Automatic rollbacks of failed revisions", Counter::default()),
             passes: kept(of, "passes", "Passes over a resource, by result; alert if only failed passes increase", Family::default()),
             phase_seconds: kept(
@@ -209,16 +225,21 @@ impl Metrics {
             };
             self.grants.replace(&of(&|plan| plan.gauges.grants));
             self.budget.replace(&of(&|plan| plan.gauges.budget));
-            let (mut nodes, mut waiting) = (BTreeMap::new(), BTreeMap::new());
+            let (mut nodes, mut waiting, mut conditions) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
             for (resource, plan) in latest.iter() {
                 for (state, of) in STATES {
                     nodes.insert(State { resource: resource.clone(), state }, i64::from(of(plan)));
+                }
+                for condition in CONDITIONS {
+                    let is_true = plan.status.conditions.iter().any(|known| known.type_ == condition && known.status == "True");
+                    conditions.insert(ByCondition { resource: resource.clone(), condition }, i64::from(is_true));
                 }
                 for state in plan.node_states.values() {
                     *waiting.entry(ByReason { resource: resource.clone(), reason: state.reason.word() }).or_default() += 1;
                 }
             }
             self.nodes.replace(&nodes);
+            self.conditions.replace(&conditions);
             self.waiting.replace(&waiting);
         }
         let mut text = String::new();

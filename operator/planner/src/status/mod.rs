@@ -148,6 +148,7 @@ fn conditions(
     let back = wanted.iter().find(|(_, _, reason, _)| *reason == ROLLED_BACK).map(|(.., message)| message.clone());
     wanted.extend(stalled(settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
     wanted.extend(checkers(snapshot, settings));
+    wanted.extend(ready(snapshot, managed_nodes, plan, nodes, ledger, &wanted));
     wanted.extend(conflicts(snapshot, settings, managed_nodes, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
     wanted
@@ -296,6 +297,52 @@ fn progressing(
     } else {
         ("Progressing", true, "RollingOut", message)
     }
+}
+
+/// What Helm, Argo CD and Flux wait for, in the words of kstatus: Ready, and beside a Ready that is False either Reconciling or Stalled.
+fn ready(
+    snapshot: &Snapshot,
+    managed_nodes: &[ManagedNode<'_>],
+    plan: &Plan,
+    nodes: &NodeCounts,
+    ledger: &Ledger,
+    others: &[ConditionFields],
+) -> Vec<ConditionFields> {
+    let other = |wanted: &str| others.iter().find(|(type_, ..)| *type_ == wanted);
+    let stalled = other("Stalled").map(|(_, _, reason, message)| (*reason, message.clone()));
+    let progressing = other("Progressing").map_or(("", String::new()), |(_, _, reason, message)| (*reason, message.clone()));
+    let silent = other("HealthCheckersReady").filter(|(_, is_ready, ..)| !is_ready);
+    let with_pods = managed_nodes.iter().filter(|managed| managed.deployment.is_some_and(|deployment| deployment.replicas() > 0)).count();
+    let is_proved = nodes.updated == 0 || ledger.rollout_state.as_ref().is_none_or(|rollout| rollout.proved);
+    let held = held_by_spec(plan).filter(|_| ledger.grants.is_empty() && is_proved);
+    let is_through = held.is_some() || ["Complete", "ScaledToZero"].contains(&progressing.0);
+    let without_pods = snapshot.resource.spec.pods_per_node == 0;
+    // As for a DaemonSet: whatever took a node away, what was asked for is not there.
+    let (is_ready, reason, message) = match (&stalled, silent) {
+        (Some((reason, message)), _) => (false, *reason, message.clone()),
+        _ if snapshot.resource.deleting || !is_through => (false, progressing.0, progressing.1),
+        _ if without_pods && with_pods > 0 => (false, "ScalingDown", format!("{with_pods} nodes still have pods")),
+        _ if without_pods => (true, "ScaledToZero", "podsPerNode is 0".into()),
+        _ if nodes.available < nodes.desired => {
+            (false, "NodesUnavailable", format!("{} of {} nodes serve", nodes.available, nodes.desired))
+        }
+        (None, Some((_, _, reason, message))) => (false, *reason, message.clone()),
+        _ if nodes.desired == 0 => (true, "NoNodes", "no node is chosen".into()),
+        _ => match held {
+            Some(reason) => {
+                (true, reason, format!("all {} nodes serve, {} of them with the wanted revision", nodes.desired, nodes.updated))
+            }
+            None => (true, "Complete", format!("all {} nodes serve the wanted revision", nodes.desired)),
+        },
+    };
+    let reconciling = (!is_ready && stalled.is_none()).then(|| ("Reconciling", true, reason, message.clone()));
+    [("Ready", is_ready, reason, message)].into_iter().chain(reconciling).collect()
+}
+
+/// Why all nodes that are behind keep their revision, where the user wants that of each of them. As for a `StatefulSet`, the rest counts.
+fn held_by_spec(plan: &Plan) -> Option<&'static str> {
+    let is_kept = |state: &NodeProgress| matches!(state.reason, Reason::Partition | Reason::OnDelete | Reason::Skipped);
+    plan.node_states.values().all(is_kept).then(|| plan.node_states.values().next().map(|state| state.reason.word())).flatten()
 }
 
 /// What everything waits for that a person, time or a window has to settle, while nothing is under way.

@@ -17,7 +17,7 @@ use world::{
 };
 
 /// Pods of this image are ready, or not for a while.
-fn ready(world: &mut World, image: u8, ready: bool) {
+fn ready_pods(world: &mut World, image: u8, ready: bool) {
     let wanted = world.cluster.wish.revision_of(image);
     world.change(|cluster| {
         let at = if ready { cluster.now } else { i64::MAX };
@@ -54,7 +54,7 @@ fn blocked(plan: &Plan) -> Option<(&str, &str)> {
 fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollout_goes_back() {
     let rollout = json!({"nodeDeadlineSeconds": 30, "autoRollback": true, "steps": [{"nodes": 1, "soak": "300s"}]});
     let (mut world, mut operator, canary) = soaking(&rollout);
-    ready(&mut world, 2, false);
+    ready_pods(&mut world, 2, false);
     let plan = seconds(&mut world, &mut operator, 5);
     assert_eq!(blocked(&plan), Some(("PodsNotReady", &*format!("Node/{canary}"))));
     let plan = seconds(&mut world, &mut operator, 80);
@@ -65,7 +65,7 @@ fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollo
 fn a_canary_that_failed_after_it_was_attached_halts_the_rollout_until_it_serves_again_or_somebody_asks() {
     let rollout = json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "40s"}]});
     let (mut world, mut operator, canary) = soaking(&rollout);
-    ready(&mut world, 2, false);
+    ready_pods(&mut world, 2, false);
     let plan = seconds(&mut world, &mut operator, 35);
     assert_eq!((failed(&world), condition(&plan, "Stalled")), (vec![canary.clone()], Some(("True", "MaxFailedNodes"))));
     // Asked to try again, it gets its time anew.
@@ -74,14 +74,14 @@ fn a_canary_that_failed_after_it_was_attached_halts_the_rollout_until_it_serves_
     assert_eq!(failed(&world), Vec::<String>::new());
     seconds(&mut world, &mut operator, 15);
     assert_eq!(failed(&world), [canary]);
-    ready(&mut world, 2, true);
+    ready_pods(&mut world, 2, true);
     world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
 
 #[test]
 fn a_pause_stops_the_time_of_a_node_that_does_not_serve_any_more() {
     let (mut world, mut operator, canary) = soaking(&json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "300s"}]}));
-    ready(&mut world, 2, false);
+    ready_pods(&mut world, 2, false);
     seconds(&mut world, &mut operator, 20);
     edit(&mut world, |wish| wish.paused = true);
     seconds(&mut world, &mut operator, 60);
@@ -142,6 +142,52 @@ fn a_first_revision_that_comes_up_nowhere_is_late() {
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
     let plan = seconds(&mut world, &mut operator, 2);
     assert_eq!((condition(&plan, "Stalled"), condition(&plan, "Progressing")), (None, Some(("False", "Complete"))));
+}
+
+#[test]
+fn ready_reconciling_and_stalled_follow_a_rollout() {
+    let told = |plan: &Plan| {
+        ["Ready", "Reconciling", "Stalled"].map(|type_| condition(plan, type_).map(|(status, reason)| format!("{status} {reason}")))
+    };
+    let ready = |reason: &str| [Some(format!("True {reason}")), None, None];
+    let waits = |reason: &str| [Some(format!("False {reason}")), Some(format!("True {reason}")), None];
+    let stalled = |reason: &str| [Some(format!("False {reason}")), None, Some(format!("True {reason}"))];
+    let (mut world, mut operator) = at_rest(&json!({"autoRollback": true, "nodeDeadlineSeconds": 60, "provenAfterSeconds": 30}), 3, 1);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(told(&plan), ready("Complete"));
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(told(&plan), waits("RollingOut"));
+    world.run_until(&mut operator, 600, |world| on(world, 2) == 3).unwrap();
+    let plan = seconds(&mut world, &mut operator, 20);
+    assert_eq!(told(&plan), waits("Proving"));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(told(&plan), ready("Complete"));
+
+    // A node that goes makes it unready, though no update is behind.
+    ready_pods(&mut world, 2, false);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(told(&plan), waits("NodesUnavailable"));
+    ready_pods(&mut world, 2, true);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(told(&plan), ready("Complete"));
+
+    edit(&mut world, |wish| wish.paused = true);
+    edit(&mut world, |wish| wish.image = 99);
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(told(&plan), waits("Paused"));
+    edit(&mut world, |wish| wish.paused = false);
+    let plan = seconds(&mut world, &mut operator, 600);
+    assert_eq!(told(&plan), stalled("RolledBack"));
+    edit(&mut world, |wish| (wish.image, wish.rollout["partition"]) = (3, 2.into()));
+    let plan = seconds(&mut world, &mut operator, 600);
+    assert_eq!((told(&plan), on(&world, 3)), (ready("Partition"), 1));
+    edit(&mut world, |wish| (wish.pods, wish.paused) = (0, true));
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert!(told(&plan)[0].as_deref().is_some_and(|said| said.starts_with("False ")), "pods run while it is paused: {:?}", told(&plan));
+    edit(&mut world, |wish| wish.paused = false);
+    let plan = seconds(&mut world, &mut operator, 600);
+    assert_eq!(told(&plan), ready("ScaledToZero"));
 }
 
 #[test]

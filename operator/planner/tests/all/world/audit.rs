@@ -7,6 +7,7 @@ use super::{
     wish::{GRACE, KEYS, STAMP, STAMP_GRACE, ZONE, Zones},
 };
 use crds::{
+    IngressDaemonSetStatus,
     holders::{self, Entry, EntryPhase},
     ledger::{Grant, GrantReason, Ledger, Marks},
     names,
@@ -435,6 +436,26 @@ impl Audit {
                 earlier.get(node).is_some_and(|grant| self.took_effect(grant.id, &[Phase::InPlace, Phase::Updating, Phase::Degrading]));
             if let Some(why) = shut(cluster, before, after, grant).filter(|_| !updating && !rebuilt) {
                 self.fail(cluster, format!("P8: {node} starts {:?} while {why}, before {:?}", grant.kind, earlier.get(node)));
+            }
+        }
+    }
+
+    /// Whoever waits for the resource learns one thing: it is ready, it will be, or somebody must act.
+    pub fn conditions_write(&mut self, cluster: &Cluster, status: &IngressDaemonSetStatus) {
+        let is_true = |type_: &&str| status.conditions.iter().any(|condition| condition.type_ == *type_ && condition.status == "True");
+        let said: Vec<_> = ["Ready", "Reconciling", "Stalled"].into_iter().filter(is_true).collect();
+        let nodes = &status.nodes;
+        if said.len() != 1 {
+            self.fail(cluster, format!("True of Ready, Reconciling and Stalled: {said:?}"));
+        } else if said == ["Ready"] {
+            let reason = status.conditions.iter().find(|condition| condition.type_ == "Ready").map_or("", |condition| &condition.reason);
+            let holds = match reason {
+                "ScaledToZero" => status.replicas == 0,
+                "Partition" | "OnDelete" | "Skipped" => nodes.available >= nodes.desired,
+                _ => nodes.available >= nodes.desired && nodes.updated >= nodes.desired,
+            };
+            if !holds {
+                self.fail(cluster, format!("Ready, {reason}, with {nodes:?}"));
             }
         }
     }

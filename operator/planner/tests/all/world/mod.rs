@@ -212,6 +212,7 @@ impl World {
                 {
                     return false;
                 }
+                self.audit.conditions_write(&self.cluster, status);
                 if let Some(ledger) = &status.rollout {
                     self.audit.status_write(&self.cluster, self.cluster.ledger(), ledger, &request.broken);
                 }
