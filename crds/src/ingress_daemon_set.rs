@@ -8,7 +8,10 @@ use crate::{
     names,
     node_readiness_gate::GateTaint,
 };
-use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::util::intstr::IntOrString};
+use k8s_openapi::{
+    api::core::v1::{LocalObjectReference, ResourceRequirements, Toleration},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -194,6 +197,18 @@ pub struct HealthChecker {
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
+    /// Priority class of the pods. Default: system-node-critical, which GKE admits only where a `ResourceQuota` allows it. With "", they have no class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::schema::priority_class_schema")]
+    pub priority_class_name: Option<String>,
+    /// Secrets in this namespace with which the image is pulled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub image_pull_secrets: Option<Vec<LocalObjectReference>>,
+    /// Tolerations of the pods. Default: all taints. A node whose taints they do not tolerate gets no health checker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub tolerations: Option<Vec<Toleration>>,
     /// Address to listen on. Default: all IPv4 and IPv6 addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::address_schema")]
@@ -442,7 +457,7 @@ pub enum PodUpdate {
 pub struct RolloutStep {
     /// Nodes that run the new revision when the step is done, including those of earlier steps: a number or a percentage (rounded down, at least 1) of chosen nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::schema::count_or_percent_above_zero_schema")]
+    #[schemars(schema_with = "crate::schema::step_nodes_schema")]
     pub nodes: Option<IntOrString>,
     /// Labels of this step's nodes. Nodes of earlier steps are added.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -268,7 +268,7 @@ pub struct PodsRequirement {
     pub namespace: String,
     /// Labels of the pods.
     pub selector: LabelSelector,
-    /// Number of pods that must be ready, or All: every matching pod, at least one. Default 1.
+    /// Number of pods that must be ready (1 to 1000), or All: every matching pod, at least one. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::min_ready_schema")]
     pub min_ready: Option<IntOrString>,
@@ -305,7 +305,7 @@ pub struct IngressDaemonSetRequirement {
     /// Name of the `IngressDaemonSet`.
     #[schemars(schema_with = "crate::schema::object_name_schema")]
     pub name: String,
-    /// Replicas of the node that must be ready: a number, a percentage (rounded up), or All. Default All.
+    /// Replicas of the node that must be ready: a number (1 to 100), a percentage (rounded up), or All. Default All.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::min_ready_or_percent_schema")]
     pub min_ready: Option<IntOrString>,

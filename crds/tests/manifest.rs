@@ -1,5 +1,6 @@
 //! The installed manifest equals the types.
 
+use serde_json::Value;
 use std::{env, fs, path::Path};
 
 #[test]
@@ -21,4 +22,29 @@ fn the_manifests_are_what_the_types_say() {
 fn the_manifest_fits_into_the_annotation_of_a_client_side_apply() {
     let json = serde_json::to_string(&crds::manifest::ingress_daemon_set()).unwrap();
     assert!(json.len() < 256 * 1024, "{} bytes", json.len());
+}
+
+/// Kubernetes 1.33 takes a text that may also be a number to be as long as a request, once for each entry of a list, and refuses rules
+/// that would cost too much then.
+#[test]
+fn no_rule_reads_texts_of_unknown_length_in_a_list() {
+    fn look(schema: &Value, place: &str, in_list: bool, found: &mut Vec<String>) {
+        let is_unbounded = schema["x-kubernetes-int-or-string"] == true && schema.get("x-kubernetes-validations").is_some();
+        found.extend((is_unbounded && in_list).then(|| place.to_owned()));
+        for (key, child) in schema.as_object().into_iter().flatten() {
+            look(child, &format!("{place}.{key}"), in_list || ["items", "additionalProperties"].contains(&key.as_str()), found);
+        }
+        for (at, child) in schema.as_array().into_iter().flatten().enumerate() {
+            look(child, &format!("{place}[{at}]"), in_list, found);
+        }
+    }
+    let mut found = Vec::new();
+    for (name, manifest) in crds::manifest::files().unwrap() {
+        let definition: Value = serde_saphyr::from_str(&manifest).unwrap();
+        let versions = definition["spec"]["versions"].as_array().unwrap();
+        for version in versions {
+            look(&version["schema"], name, false, &mut found);
+        }
+    }
+    assert_eq!(found, [""; 0], "a pattern, a minimum and a maximum cost nothing");
 }

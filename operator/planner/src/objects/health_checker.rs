@@ -8,7 +8,7 @@ use crate::{
     spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::Condition};
 use serde_json::{Value, json};
 
 /// Where a health checker finds the key of its resource's health checkers.
@@ -80,12 +80,13 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
         return;
     }
     let mut changing = snapshot.daemon_sets.iter().any(|set| !set.settled);
-    let mut serving = true;
+    let (mut serving, mut written) = (true, false);
     for port in &settings.ports {
         let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
         let stored = snapshot.daemon_sets.iter().find(|set| set.name == name);
         let mut body = daemon_set(snapshot, settings, &name, *port);
-        if stored.is_some_and(|stored| must_end_first(stored, &body)) {
+        let ends_first = stored.is_some_and(|stored| must_end_first(stored, &body));
+        if ends_first {
             body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": 0, "maxUnavailable": 1});
         } else if stored.is_some_and(follows_unproved)
             && let Some(variables) = body["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut()
@@ -103,8 +104,12 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
             Some(set) if !set.owned => serving = false,
             Some(set) if !render::contains(&set.spec, &body["spec"]) => {
                 serving = false;
-                // One at a time: two that change together could silence a node on both ports.
-                if !changing {
+                // One at a time: two that change together could silence a node on both ports. One whose pods do not come up changes
+                // already, and what is written now may be what mends it.
+                let others = || snapshot.daemon_sets.iter().any(|other| !other.settled && other.name != set.name);
+                let waits = changing && (set.settled || written || ends_first && others());
+                if !waits {
+                    written = true;
                     changing = true;
                     plan.actions.push(Action::Apply { object, body: Box::new(body) });
                 }
@@ -246,6 +251,9 @@ fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u1
     if let Some(resources) = checker.resources.and_then(|resources| serde_json::to_value(resources).ok()) {
         container["resources"] = resources;
     }
+    let priority = checker.priority_class_name.unwrap_or_else(|| "system-node-critical".into());
+    let everything = || vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }];
+    let tolerations: Vec<_> = checker.tolerations.unwrap_or_else(everything).iter().map(toleration).collect();
     let member = json!([{"matchExpressions": [{"key": names::member_label(resource.uid8()), "operator": "Exists"}]}]);
     json!({
         "apiVersion": "apps/v1",
@@ -264,9 +272,10 @@ fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u1
                 "spec": {
                     "hostNetwork": true,
                     "dnsPolicy": "ClusterFirstWithHostNet",
-                    "priorityClassName": "system-node-critical",
                     "serviceAccountName": named(&resource.spec).map_or_else(|| account_name(resource), str::to_owned),
-                    "tolerations": [{"operator": "Exists"}],
+                    "priorityClassName": priority,
+                    "imagePullSecrets": checker.image_pull_secrets.unwrap_or_default(),
+                    "tolerations": tolerations,
                     "terminationGracePeriodSeconds": 10,
                     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": member}}},
                     "volumes": [
@@ -277,6 +286,15 @@ fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u1
                 },
             },
         },
+    })
+}
+
+/// With what it lacks, too: what is stored is compared with what is wanted, and more may be stored.
+fn toleration(given: &Toleration) -> Value {
+    let Toleration { key, operator, value, effect, toleration_seconds } = given;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    json!({
+        "key": text(key), "operator": text(operator), "value": text(value), "effect": text(effect), "tolerationSeconds": toleration_seconds,
     })
 }
 

@@ -174,6 +174,29 @@ fn health_checkers_take_the_port_from_those_of_a_release_without_keys_once_and_w
 }
 
 #[test]
+fn health_checkers_have_the_class_secrets_and_tolerations_of_the_spec() {
+    let pod = |checker: Value| written(&decide(&with_account(checker))).unwrap()["spec"]["template"]["spec"].clone();
+    let fields = |pod: &Value| ["priorityClassName", "imagePullSecrets", "tolerations"].map(|field| pod[field].clone());
+    let all = json!([{"key": "", "operator": "Exists", "value": "", "effect": "", "tolerationSeconds": null}]);
+    assert_eq!(fields(&pod(json!({}))), ["system-node-critical".into(), json!([]), all.clone()]);
+    assert_eq!(fields(&pod(json!({"priorityClassName": ""}))), ["".into(), json!([]), all]);
+    let own = json!({"priorityClassName": "edge", "imagePullSecrets": [{"name": "registry"}], "tolerations": [{"key": "a", "operator": "Exists"}]});
+    assert_eq!(fields(&pod(own.clone()))[..2], ["edge".into(), own["imagePullSecrets"].clone()]);
+
+    // What is taken away is written, too, also where no pod came up; what stands is not written again.
+    for (before, after) in [(&own, &json!({})), (&json!({}), &own), (&json!({}), &json!({"priorityClassName": ""}))] {
+        for settled in [true, false] {
+            let mut snapshot = with_account(before.clone());
+            let body = written(&decide(&snapshot)).unwrap();
+            store(&mut snapshot, &body, settled);
+            assert_eq!(written(&decide(&snapshot)), None, "{before}");
+            snapshot.resource.spec.health_checker = with_account(after.clone()).resource.spec.health_checker.clone();
+            assert!(written(&decide(&snapshot)).is_some(), "{before} {after} {settled}");
+        }
+    }
+}
+
+#[test]
 fn health_checkers_at_another_address_end_before_new_ones_start() {
     let mut snapshot = snapshot();
     let old = written(&decide(&snapshot)).unwrap();
