@@ -34,7 +34,7 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct Run {
     /// Image of the health checker, for resources that do not set healthChecker.image.
-    #[arg(long, env = "HEALTH_CHECKER_IMAGE", default_value = concat!("ingress-daemonset/health-checker:", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, env = "HEALTH_CHECKER_IMAGE", default_value = concat!("registry.invalid/ingress-daemonset/health-checker:", env!("CARGO_PKG_VERSION")))]
     pub health_checker_image: String,
     /// Address that serves /livez, /readyz and /metrics.
     #[arg(long, env = "LISTEN_ADDRESS", default_value = "[::]:8080")]

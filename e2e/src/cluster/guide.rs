@@ -64,6 +64,12 @@ impl Guide {
         serde_saphyr::from_str(after.split("```").next().unwrap_or_default()).context("reading the example")
     }
 
+    /// Writes the resource that is to be made to a file beside the commands, as `changed`.
+    pub fn write_example(&self, file: &str, changed: impl Fn(&str) -> String) -> Result<()> {
+        let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
+        std::fs::write(self.directory.join(file), changed(after.split("```").next().unwrap_or_default())).context("writing the example")
+    }
+
     /// The object of this kind and name, wherever the file shows it.
     pub fn named(&self, kind: &str, name: &str) -> Result<Value> {
         for block in self.all.split("```yaml\n").skip(1) {

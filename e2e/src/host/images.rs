@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::host::namespaces::find_program;
 
 /// The operator's image in `deploy/`.
-pub const OPERATOR: &str = "ingress-daemonset/operator:0.1.0";
+pub const OPERATOR: &str = "registry.invalid/ingress-daemonset/operator:0.1.0";
 /// The health checker's image, the operator's default.
-pub const HEALTH_CHECKER: &str = "ingress-daemonset/health-checker:0.1.0";
+pub const HEALTH_CHECKER: &str = "registry.invalid/ingress-daemonset/health-checker:0.1.0";
 /// The image of the original's example.
 pub const INGRESS_CONTROLLER: &str = "quay.io/kubernetes-ingress-controller/nginx-ingress-controller:0.26.1";
 /// Unmodified nginx.
@@ -19,6 +19,10 @@ pub const NGINX: &str = "nginx:1.22";
 pub const NEWER_NGINX: &str = "nginx:1.23";
 /// The very image of [`NGINX`] under another tag.
 pub const SAME_NGINX: &str = "nginx:1.22-bookworm";
+/// The image of the first example of README.
+pub const README_NGINX: &str = "nginx:1.29";
+/// A newer one.
+pub const NEWER_README_NGINX: &str = "nginx:1.30";
 
 /// The checkout that this program was built from.
 pub fn repository() -> &'static Path {
@@ -43,7 +47,15 @@ pub fn workspace_binary(name: &str) -> Result<PathBuf> {
 pub fn write_table(state: &Path) -> Result<PathBuf> {
     let nginx = find_program("nginx").context("nginx is not installed; `make deps` installs it")?;
     let [old, new] = ["sha256:122", "sha256:123"].map(|digest| json!({ "command": [nginx], "digest": digest }));
+    let [readme, newer] = ["sha256:129", "sha256:130"].map(|digest| {
+        json!({
+            "command": [nginx, "-g", "daemon off;"], "digest": digest, "scratch": ["/run", "/var/lib/nginx", "/var/log/nginx"],
+            "files": { "/etc/nginx/nginx.conf": repository().join("e2e/fixtures/nginx.conf") },
+        })
+    });
     let table: Value = json!({
+        README_NGINX: readme,
+        NEWER_README_NGINX: newer,
         NGINX: old,
         SAME_NGINX: old,
         NEWER_NGINX: new,

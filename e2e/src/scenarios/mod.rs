@@ -13,6 +13,7 @@ mod deletion;
 mod detachers;
 mod failures;
 mod faults;
+mod first_example;
 mod fleet;
 mod flood;
 mod handover;
@@ -123,6 +124,7 @@ pub const ALL: &[Scenario] = &[
     bad_input::BAD_INPUT,
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
+    first_example::SERVES_THROUGH_A_ROLLOUT,
     deletion::DELETED_UNDER_LOAD,
     deletion::WITHOUT_OPERATOR,
     deletion::NAME_TAKEN,
@@ -227,7 +229,7 @@ pub const GROUPS: &[Group] = &[
     },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
-    Group { name: "machine", scenarios: &[proof::MACHINE_DIES] },
+    Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_THROUGH_A_ROLLOUT] },
     // How many pods are refused depends on how soon the operator is heard: no full load runs beside this group.
     Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS, operations::COMMANDS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },

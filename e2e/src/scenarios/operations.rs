@@ -81,6 +81,7 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let skips = skipped.map(|seen| seen.object["metadata"]["annotations"][names::SKIP_ANNOTATION].as_str().unwrap_or_default());
     let skips: Vec<_> = skips.collect();
     ensure!(skips.contains(&"default/edge") && skips.last() == Some(&""), "{skips:?}");
+    Guide::in_file(bed, "docs/rollouts.md", Some("Watch a rollout"), &NODES)?.run_all_as(filled).await?;
     traffic.all_served(bed).await?;
     bed.say("it stopped, turned back and left a node out as it was told, and no request was lost");
 
