@@ -149,8 +149,8 @@ pub enum Obstacle {
     /// One of the two has no key, or another one.
     #[error(
         "the process at the hand-over socket and this process did not prove to each other that they are health checkers of the \
-         same resource: if the other process is one, delete its pod, which has another key; else stop that process; \
-         `ss -lxp` on the node names it"
+         same resource. Find the other process with `ss -lxp` on the node: if it is a health checker, delete its pod, which has \
+         another key; else stop the process"
     )]
     Unproved,
     /// Without its key this process can neither prove anything nor believe anybody.
