@@ -55,6 +55,16 @@ fn a_view_that_says_how_old_it_is_may_say_what_was_true_then() {
 }
 
 #[test]
+fn an_answer_is_not_judged_before_a_watch_that_lags_has_shown_what_it_rests_on() {
+    let one_lags = serving()
+        .see(100, Kind::Deployment, deployment("n1", "2.Claimed.100", "a"))
+        .see(130, Kind::IngressDaemonSet, resource(false, json!({})))
+        .see(110, Kind::Deployment, deployment("n1", "2.Updating.110", "a"))
+        .see(200, Kind::Deployment, deployment("n1", "2.Closed.200", "a"));
+    assert_eq!(found(&one_lags.answers(112, "Updating", 2)), []);
+}
+
+#[test]
 fn nothing_begins_to_serve_on_a_view_older_than_ten_seconds() {
     let beginning = |age| updated().answers(99, "Serving", 1).answers(205, "Updating", 20).answers(206, "Serving", age);
     assert_eq!(found(&beginning(5)), []);

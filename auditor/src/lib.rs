@@ -35,7 +35,7 @@ mod praise_tests;
 #[cfg(test)]
 mod proof_tests;
 #[cfg(test)]
-mod room_tests;
+mod slots_tests;
 
 use std::{
     borrow::Cow,
@@ -44,7 +44,7 @@ use std::{
     time::Duration,
 };
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use cluster_state::ClusterState;
 pub use health::Answer;
 use observation::ObjectExt;
@@ -217,8 +217,16 @@ pub fn audit(history: &[Observation], answers: Vec<Answer>, expected: &Expectati
     for answer in answers {
         audit.hear(answer);
     }
-    for observation in history {
-        audit.observe(observation);
+    // A watch that lags shows an object late: no answer is judged before what it rests on is shown, too. That happened no later
+    // than anything with a higher revision was seen.
+    let mut earliest = DateTime::<Utc>::MAX_UTC;
+    let times = history.iter().rev().map(|observation| {
+        earliest = earliest.min(observation.at);
+        earliest
+    });
+    let times: Vec<_> = times.collect();
+    for (observation, at) in history.iter().zip(times.into_iter().rev()) {
+        audit.observe_heard(observation, at);
     }
     audit.finish()
 }
@@ -327,11 +335,16 @@ impl<'a> Audit<'a> {
 
     /// Takes the next observation.
     pub fn observe(&mut self, observation: &Observation) {
+        self.observe_heard(observation, observation.at);
+    }
+
+    /// The same; answers until `heard` are judged by what was seen before.
+    fn observe_heard(&mut self, observation: &Observation, heard: DateTime<Utc>) {
         if observation.revision <= self.now {
             let what = format!("revision {} was seen after it", observation.revision);
             self.report(Property::History, what);
         }
-        self.judge_answers(observation.at);
+        self.judge_answers(heard);
         self.now = observation.revision;
         self.verdict.observations += 1;
         let before = self.cluster.get(observation.kind, observation.object.uid()).cloned();
