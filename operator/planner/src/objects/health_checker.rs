@@ -79,7 +79,6 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
         // New ones would see nothing, and what runs serves.
         return;
     }
-    let mut changing = snapshot.daemon_sets.iter().any(|set| !set.settled);
     let (mut serving, mut written) = (true, false);
     for port in &settings.ports {
         let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
@@ -107,10 +106,9 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
                 // One at a time: two that change together could silence a node on both ports. One whose pods do not come up changes
                 // already, and what is written now may be what mends it.
                 let others = || snapshot.daemon_sets.iter().any(|other| !other.settled && other.name != set.name);
-                let waits = changing && (set.settled || written || ends_first && others());
+                let waits = written || (set.settled || ends_first) && others();
                 if !waits {
                     written = true;
-                    changing = true;
                     plan.actions.push(Action::Apply { object, body: Box::new(body) });
                 }
             }
