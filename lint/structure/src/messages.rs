@@ -1,19 +1,15 @@
 //! Messages of the programs, written to files that the linter of prose reads.
 
-use crate::source::{Module, ROOT, Source, example};
+use crate::source::{Module, PRODUCT, ROOT, Source, example};
 use std::path::Path;
-
-const FOLDERS: [&str; 8] =
-    ["crds", "operator/windows", "operator/planner", "operator", "health-checker", "kubectl-ids", "auditor", "virtual-kubelet"];
 
 /// Each source file has a file of its own in target/prose/messages. A message of line 7 stands on line 14 there: an empty line
 /// parts it from the next.
 #[test]
 fn messages_are_written_for_the_linter_of_prose() {
     let folder = Path::new(ROOT).join("target/prose/messages");
-    let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    for source in FOLDERS.iter().map(|folder| Source::read(&Path::new(ROOT).join(folder))) {
+    for source in PRODUCT.iter().chain(&["virtual-kubelet"]).map(|folder| Source::read(&Path::new(ROOT).join(folder))) {
         let mut modules: Vec<_> = source.modules.values().filter(|module| !messages(module).is_empty()).collect();
         modules.sort_by_key(|module| module.file());
         assert!(source.name == "rollout_windows" || !modules.is_empty(), "{} has no messages", source.name);

@@ -1,18 +1,16 @@
 //! A name has one definition.
 
-use crate::source::{ROOT, Source, example};
+use crate::source::{PRODUCT, ROOT, Source, example};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-const FOLDERS: [&str; 7] = ["crds", "operator/windows", "operator/planner", "operator", "health-checker", "kubectl-ids", "auditor"];
-
 #[test]
 fn a_name_has_one_definition() {
     let listed: BTreeMap<String, BTreeMap<String, String>> = serde_saphyr::from_str(include_str!("../names.yaml")).unwrap();
     let listed = listed.into_values().flatten().map(|(name, _)| name).collect();
-    let sources: Vec<_> = FOLDERS.iter().map(|folder| Source::read(&Path::new(ROOT).join(folder))).collect();
+    let sources: Vec<_> = PRODUCT.iter().map(|folder| Source::read(&Path::new(ROOT).join(folder))).collect();
     let faults = faults(&sources, &listed);
     assert!(
         faults.is_empty(),
