@@ -60,14 +60,17 @@ impl Guide {
 
     /// The resource that is to be made.
     pub fn example(&self) -> Result<Value> {
-        let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
-        serde_saphyr::from_str(after.split("```").next().unwrap_or_default()).context("reading the example")
+        serde_saphyr::from_str(self.example_text()?).context("reading the example")
     }
 
     /// Writes the resource that is to be made to a file beside the commands, as `changed`.
     pub fn write_example(&self, file: &str, changed: impl Fn(&str) -> String) -> Result<()> {
+        std::fs::write(self.directory.join(file), changed(self.example_text()?)).context("writing the example")
+    }
+
+    fn example_text(&self) -> Result<&str> {
         let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
-        std::fs::write(self.directory.join(file), changed(after.split("```").next().unwrap_or_default())).context("writing the example")
+        Ok(after.split("```").next().unwrap_or_default())
     }
 
     /// The object of this kind and name, wherever the file shows it.
