@@ -126,6 +126,11 @@ impl OperatorProcess {
         Self::start_program(bed, identity, Program::of_workspace()?).await
     }
 
+    /// Starts one with further arguments.
+    pub async fn start_with(bed: &Bed, identity: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_at(bed, identity, Program::of_workspace()?, &control_plane::server(), arguments).await
+    }
+
     /// Starts one that is another program, or that runs in another environment.
     pub async fn start_program(bed: &Bed, identity: &str, program: Program) -> Result<Self> {
         Self::start_at(bed, identity, program, &control_plane::server(), &[]).await
