@@ -1,8 +1,10 @@
 //! The `CustomResourceDefinition` as it is installed.
 
-use crate::{ingress_daemon_set::IngressDaemonSet, node_readiness_gate::NodeReadinessGate, pod_readiness_gate::PodReadinessGate};
+use crate::{
+    ingress_daemon_set::IngressDaemonSet, node_readiness_gate::NodeReadinessGate, pod_readiness_gate::PodReadinessGate, status::UNOBSERVED,
+};
 use kube::CustomResourceExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The `CustomResourceDefinition` of `IngressDaemonSet`.
 pub fn ingress_daemon_set() -> Value {
@@ -11,6 +13,7 @@ pub fn ingress_daemon_set() -> Value {
         for version in versions {
             if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
                 hide_rust_formats(schema);
+                start_unobserved(schema);
                 check_quantities(schema);
                 // The optional fields of Rust become `nullable`; the API server then keeps `null` as a value of its own.
                 if let Some(spec) = schema.pointer_mut("/properties/spec/properties/template") {
@@ -24,15 +27,19 @@ pub fn ingress_daemon_set() -> Value {
 
 /// The `CustomResourceDefinition` of `NodeReadinessGate`.
 pub fn node_readiness_gate() -> Value {
-    let mut crd = serde_json::to_value(NodeReadinessGate::crd()).unwrap_or_default(); // plain data: always serialisable
-    hide_rust_formats(&mut crd);
-    crd
+    gate(serde_json::to_value(NodeReadinessGate::crd()).unwrap_or_default()) // plain data: always serialisable
 }
 
 /// The `CustomResourceDefinition` of `PodReadinessGate`.
 pub fn pod_readiness_gate() -> Value {
-    let mut crd = serde_json::to_value(PodReadinessGate::crd()).unwrap_or_default(); // plain data: always serialisable
+    gate(serde_json::to_value(PodReadinessGate::crd()).unwrap_or_default()) // plain data: always serialisable
+}
+
+fn gate(mut crd: Value) -> Value {
     hide_rust_formats(&mut crd);
+    for version in crd.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
+        version.pointer_mut("/schema/openAPIV3Schema").into_iter().for_each(start_unobserved);
+    }
     crd
 }
 
@@ -87,6 +94,13 @@ fn check_quantities(schema: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(check_quantities),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Tools that wait read a status without `observedGeneration` as one that describes the present spec.
+fn start_unobserved(schema: &mut Value) {
+    if let Some(status) = schema.pointer_mut("/properties/status").and_then(Value::as_object_mut) {
+        status.insert("default".into(), json!({ "observedGeneration": UNOBSERVED }));
     }
 }
 

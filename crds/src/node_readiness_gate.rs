@@ -489,7 +489,7 @@ pub enum DeletionPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReadinessGateStatus {
-    /// Generation of the spec that this status describes.
+    /// Generation of the spec that this status describes. -1: the operator has not looked at the resource yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Conditions: Ready, Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`. `AdmissionActive` is True if new nodes have the taint from their creation on; its reason is `Settling` for 5 s after a change.

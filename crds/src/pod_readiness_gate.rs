@@ -327,7 +327,7 @@ pub enum InjectOnCreate {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodReadinessGateStatus {
-    /// Generation of the spec that this status describes.
+    /// Generation of the spec that this status describes. -1: the operator has not looked at the resource yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Conditions. Ready: the operator can read the source and write the condition. Conflicting: another gate sets the same condition of the same pods. `AdmissionActive`: pods get the readiness gate at their creation.

@@ -6,11 +6,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// `observedGeneration` of a status that no operator has written yet.
+pub const UNOBSERVED: i64 = -1;
+
 /// State as the operator last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressDaemonSetStatus {
-    /// Generation of the spec that this status describes.
+    /// Generation of the spec that this status describes. -1: the operator has not looked at the resource yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Wanted pods on each node, for the scale subresource.

@@ -48,3 +48,14 @@ fn no_rule_reads_texts_of_unknown_length_in_a_list() {
     }
     assert_eq!(found, [""; 0], "a pattern, a minimum and a maximum cost nothing");
 }
+
+#[test]
+fn a_resource_that_nobody_has_looked_at_says_so_in_its_status() {
+    for (name, manifest) in crds::manifest::files().unwrap() {
+        let definition: Value = serde_saphyr::from_str(&manifest).unwrap();
+        for version in definition["spec"]["versions"].as_array().unwrap() {
+            let status = &version["schema"]["openAPIV3Schema"]["properties"]["status"]["default"];
+            assert_eq!(*status, serde_json::json!({ "observedGeneration": -1 }), "{name}");
+        }
+    }
+}

@@ -6,7 +6,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSetStatus, ledger::GrantReason, names, status::NodePhase};
+use crds::{
+    IngressDaemonSetStatus,
+    ledger::GrantReason,
+    names,
+    status::{NodePhase, UNOBSERVED},
+};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod, events::v1::Event};
 use kube::{
     Api,
@@ -211,10 +216,10 @@ pub const ROLLED_BACK: Scenario = Scenario {
 
 async fn rolled_back(bed: &mut Bed) -> Result<()> {
     let automatic = json!({ "nodeDeadlineSeconds": 6, "autoRollback": true });
+    let from = bed.recorder.history().await?.len();
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
     let first = product::api(bed).get(product::NAME).await?.status.context("no status")?.revisions.current;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    let from = bed.recorder.history().await?.len();
 
     strategy(bed, 2, automatic).await?;
     product::roll_to_missing_image(bed).await?;
@@ -264,7 +269,7 @@ async fn rolled_back(bed: &mut Bed) -> Result<()> {
     traffic.all_served(bed).await?;
 
     let said = kstatus(bed, from).await?;
-    ensure!(said.len() == 3, "kstatus said {said:?} alone");
+    ensure!(said.len() == 4, "kstatus said {said:?} alone");
     bed.say("kstatus reads Ready, Reconciling and Stalled as they are meant");
     Ok(())
 }
@@ -275,6 +280,12 @@ async fn kstatus(bed: &Bed, from: usize) -> Result<BTreeSet<&'static str>> {
     for seen in bed.recorder.history().await?.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet) {
         let (object, status) = (&seen.object, &seen.object["status"]);
         let is_observed = status["observedGeneration"] == object["metadata"]["generation"];
+        if status["observedGeneration"] == UNOBSERVED {
+            let answer = bed.control_plane.kstatus(object).await?;
+            ensure!(answer.starts_with("InProgress: "), "{answer} of {object}");
+            said.insert("Unobserved");
+            continue;
+        }
         let conditions = status["conditions"].as_array().context("the status has no conditions")?;
         let is_true = |condition: &&Value| condition["status"] == "True";
         let words = conditions.iter().filter(is_true).filter_map(|condition| match condition["type"].as_str()? {

@@ -9,6 +9,7 @@ use crate::facts::NodeFacts;
 use crds::{
     NodeReadinessGateStatus, UnixSeconds, hash,
     node_readiness_gate::{ConditionStatus, InForce},
+    status::UNOBSERVED,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -31,7 +32,8 @@ pub struct Said {
 impl Said {
     /// As a status says it; nothing where nobody has looked at the gate yet.
     pub fn of(status: &NodeReadinessGateStatus) -> Option<Self> {
-        Some(Self { generation: status.observed_generation?, in_force: status.in_force.clone() })
+        let generation = status.observed_generation.filter(|generation| *generation != UNOBSERVED)?;
+        Some(Self { generation, in_force: status.in_force.clone() })
     }
 }
 

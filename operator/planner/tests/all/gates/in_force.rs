@@ -1,7 +1,11 @@
 //! Which nodes are new to a gate that was made long ago and switched on just now.
 
 use super::life::*;
-use crds::node_readiness_gate::{ConditionStatus, InForce};
+use crds::{
+    NodeReadinessGateStatus,
+    node_readiness_gate::{ConditionStatus, InForce},
+    status::UNOBSERVED,
+};
 use planner::node_gates::{
     Gate,
     decide::GateView,
@@ -110,6 +114,8 @@ fn a_gate_is_in_force_since_it_was_made_or_edited_or_could_open() {
     let fresh = gate("a", json!({}));
     let first = in_force(&fresh, true, None, NOW);
     assert_eq!(since(&first), Some(1_000), "nobody has looked at it before");
+    let unobserved = NodeReadinessGateStatus { observed_generation: Some(UNOBSERVED), ..NodeReadinessGateStatus::default() };
+    assert_eq!(Said::of(&unobserved), None, "the API server wrote this status, and no operator");
     let edited = Gate { generation: 2, edited: Some(NOW - 30), ..fresh.clone() };
     assert_eq!(since(&in_force(&edited, true, None, NOW)), Some(NOW), "what it was before nobody knows");
     assert_eq!(in_force(&edited, true, Some(&said(1, &first)), NOW), first, "another spec for the same nodes");
