@@ -26,6 +26,9 @@ pub enum Command {
     /// Remove from every Node the taints, records, labels and marks that gates and deleted resources have left there. Use it after
     /// you have uninstalled the operator.
     CleanupNodes(CleanupNodes),
+    /// Print which resources are left in the cluster, and what happens to them without an operator. The chart runs it before it is
+    /// uninstalled.
+    Remaining,
     /// Print the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
     Crd,
 }

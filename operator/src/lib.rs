@@ -13,6 +13,7 @@ pub mod node_gates;
 pub mod pages;
 pub mod pod_gates;
 mod readable;
+pub mod remaining;
 pub mod rights;
 pub mod rollout;
 pub mod spawn_scoped;

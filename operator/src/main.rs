@@ -19,7 +19,7 @@ use operator::{
     gates_shared::GateState,
     leader::{self, LeadershipEnd, LeaseTimes, act_while_leading},
     metrics::Metrics,
-    node_gates, pod_gates,
+    node_gates, pod_gates, remaining,
     rights::{NoteRefusals, Rights},
     rollout::{Context, back_off, forget, reconcile},
     spawn_scoped::spawn_scoped,
@@ -43,6 +43,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let (result, on_error) = match arguments.command {
         Command::Crd => (print_crds().map(done), ExitCode::FAILURE),
+        Command::Remaining => (remaining().await.map(done), ExitCode::FAILURE),
         Command::CleanupNodes(options) => (Box::pin(clean_up(&options)).await.map(done), ExitCode::FAILURE),
         Command::Run(run) => match run.compat.clone().or_environment(|name| std::env::var(name).ok()) {
             Err(error) => (Err(anyhow::anyhow!(error)), ExitCode::from(2)),
@@ -78,6 +79,12 @@ fn reporter(run: &Run) -> Reporter {
 async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
     use_ring()?;
     uninstall::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
+}
+
+async fn remaining() -> anyhow::Result<()> {
+    use_ring()?;
+    print!("{}", remaining::report(&connect(Duration::from_secs(10), &Arc::default()).await?).await);
+    Ok(())
 }
 
 /// One look at every node; the code says whether one is held.

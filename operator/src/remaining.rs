@@ -1,0 +1,107 @@
+//! What stays in the cluster when the operator is uninstalled, for whoever uninstalls it.
+
+use crate::{pages, watch::PAGE};
+use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate};
+use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::PartialObjectMeta};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+
+/// Names that are printed of each kind.
+const NAMES: usize = 20;
+
+/// Objects of one kind.
+#[derive(Debug)]
+struct Remaining {
+    plural: &'static str,
+    /// What their existence means without an operator.
+    meaning: &'static str,
+    /// Names, with the namespace before a `/` where there is one, or why they are not known.
+    names: Result<Vec<String>, String>,
+}
+
+/// What is left, what happens to it without an operator, and how to go on. It has no error: nobody is kept from uninstalling.
+pub async fn report(client: &Client) -> String {
+    text(&[
+        Remaining {
+            plural: "IngressDaemonSets",
+            meaning: "Their pods and health checkers keep serving. Nobody updates them, and new nodes get no pods.",
+            names: names::<IngressDaemonSet>(client).await,
+        },
+        Remaining {
+            plural: "NodeReadinessGates",
+            meaning: "Nodes keep the taints that they have now, and new nodes still get them: nobody removes them.",
+            names: names::<NodeReadinessGate>(client).await,
+        },
+        Remaining {
+            plural: "PodReadinessGates",
+            meaning: "New pods stay unready: nobody sets their condition.",
+            names: names::<PodReadinessGate>(client).await,
+        },
+    ])
+}
+
+async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>(client: &Client) -> Result<Vec<String>, String> {
+    let named = |object: &PartialObjectMeta<K>| object.namespace().map(|of| of + "/").unwrap_or_default() + &object.name_any();
+    match pages::all(&Api::<PartialObjectMeta<K>>::all(client.clone()), ListParams::default(), PAGE).await {
+        // The definition has gone, and its objects with it.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        result => result.map(|objects| objects.iter().map(named).collect()).map_err(|error| error.to_string()),
+    }
+}
+
+fn text(kinds: &[Remaining]) -> String {
+    let mut lines = Vec::new();
+    for Remaining { plural, meaning, names } in kinds {
+        match names {
+            Err(error) => lines.push(format!("- {plural}: cannot be listed: {error}")),
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => {
+                let more = names.len().saturating_sub(NAMES);
+                let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+                lines.push(format!("- {plural}: {}{more}. {meaning}", names[..names.len().min(NAMES)].join(", ")));
+            }
+        }
+    }
+    if lines.is_empty() {
+        return "No IngressDaemonSets, NodeReadinessGates or PodReadinessGates are left.\n".into();
+    }
+    lines.insert(0, "These resources stay in the cluster:".into());
+    lines.push("To go on, install the operator again. It takes over what is there.".into());
+    lines.push("To remove them, install the operator again, delete them, and only then uninstall it: docs/operations.md#uninstall".into());
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(plural: &'static str, names: Result<Vec<String>, String>) -> Remaining {
+        Remaining { plural, meaning: "What that means.", names }
+    }
+
+    #[test]
+    fn it_names_what_is_left_what_that_means_and_how_to_go_on() {
+        let some = text(&[of("Gates", Ok(Vec::new())), of("Resources", Ok(vec!["a/one".into(), "b/two".into()]))]);
+        assert!(some.contains("- Resources: a/one, b/two. What that means.\n"), "{some}");
+        assert!(!some.contains("Gates"), "{some}");
+        assert!(some.contains("install the operator again"), "{some}");
+    }
+
+    #[test]
+    fn nothing_left_is_said_in_a_sentence() {
+        assert_eq!(text(&[of("Gates", Ok(Vec::new()))]).lines().count(), 1);
+    }
+
+    #[test]
+    fn a_thousand_names_are_cut_short() {
+        let names = (0..1000).map(|number| format!("ns/name-{number}")).collect();
+        let some = text(&[of("Resources", Ok(names))]);
+        assert!(some.contains("ns/name-19, and 980 more. ") && !some.contains("name-20,"), "{some}");
+    }
+
+    #[test]
+    fn what_cannot_be_listed_is_not_called_gone() {
+        let some = text(&[of("Resources", Err("forbidden".into()))]);
+        assert!(some.contains("- Resources: cannot be listed: forbidden\n"), "{some}");
+    }
+}
