@@ -12,7 +12,10 @@ use crate::{
 use anyhow::{Context as _, bail};
 use crds::{NodeReadinessGate, names};
 use k8s_openapi::api::{
-    admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
+    admissionregistration::{
+        v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
+        v1beta1,
+    },
     core::v1::Node,
     rbac::v1::ClusterRoleBinding,
 };
@@ -74,6 +77,9 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     // New nodes would get taints from them that nobody takes off any more.
     cleaner.delete(cleaner.list::<MutatingAdmissionPolicyBinding>(names::GATE_LABEL).await?).await?;
     cleaner.delete(cleaner.list::<MutatingAdmissionPolicy>(names::GATE_LABEL).await?).await?;
+    // Of an API server that has the first version, too, nothing is left now.
+    cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicyBinding>(names::GATE_LABEL).await?).await?;
+    cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicy>(names::GATE_LABEL).await?).await?;
     let webhook = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_metadata_opt(WEBHOOK).await;
     cleaner.delete(webhook.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?).await?;
     let gates = definitions::list(client).await?;

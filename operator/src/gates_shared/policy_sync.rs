@@ -26,6 +26,12 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 const BINDING: (&str, &str) = ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings");
 const POLICY: (&str, &str) = ("MutatingAdmissionPolicy", "mutatingadmissionpolicies");
 
+/// API group of both.
+const GROUP: &str = "admissionregistration.k8s.io";
+/// Versions that an API server may have of both kinds, the best one first: since Kubernetes 1.36 the first, since 1.34 the second, where
+/// an administrator has switched it on.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
 /// Says what is wanted, where that is something else than before.
 pub fn want<T: PartialEq>(wanted: &watch::Sender<Option<T>>, now: T) {
     wanted.send_if_modified(|known| {
@@ -66,6 +72,15 @@ struct AppliedPolicy {
     version: Option<String>,
 }
 
+/// Whether an API server has both kinds in a version.
+enum Served {
+    /// What is there of ours, by plural and name.
+    Yes(BTreeMap<(&'static str, String), AppliedPolicy>),
+    No,
+    /// They must not be listed: that is so in each version.
+    Refused,
+}
+
 /// Policies of one kind of gates.
 pub struct PolicySync {
     client: Client,
@@ -74,6 +89,8 @@ pub struct PolicySync {
     field_manager: &'static str,
     /// By plural and name.
     held: BTreeMap<(&'static str, String), AppliedPolicy>,
+    /// The version that the API server has.
+    version: &'static str,
     /// Somebody was told that they must not be listed.
     told: bool,
 }
@@ -81,47 +98,69 @@ pub struct PolicySync {
 impl PolicySync {
     /// Nothing is known yet.
     pub fn new(client: Client, label: &'static str, field_manager: &'static str) -> Self {
-        Self { client, label, field_manager, held: BTreeMap::new(), told: false }
+        Self { client, label, field_manager, held: BTreeMap::new(), version: VERSIONS[0], told: false }
     }
 
     fn api(&self, (kind, plural): (&str, &str)) -> Api<DynamicObject> {
-        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind), plural);
+        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, self.version, kind), plural);
         Api::all_with(self.client.clone(), &resource)
     }
 
     /// Finds out what is there of ours, and whether there are such kinds at all; nothing if that could not be found out.
     pub async fn list(&mut self) -> Option<bool> {
-        let (mut found, mut has_policies) = (BTreeMap::new(), true);
-        // Both are asked for: each right that is missing is told of.
-        for kind in [BINDING, POLICY] {
-            match self.api(kind).list(&ListParams::default().labels(self.label)).await {
-                Ok(listed) => found.extend(listed.items.into_iter().map(|object| {
-                    let uid = object.labels().get(self.label).cloned().unwrap_or_default();
-                    ((kind.1, object.name_any()), AppliedPolicy { uid, written: None, version: object.metadata.resource_version })
-                })),
-                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-                    if status.code == 403 && !std::mem::replace(&mut self.told, true) {
-                        let message = status.message;
-                        tracing::warn!(message, "no admission policies without the right to list them: install deploy/10-rbac.yaml");
-                    }
-                    has_policies = false;
+        for version in VERSIONS {
+            self.version = version;
+            match self.list_version().await {
+                Ok(Served::Yes(found)) => {
+                    self.found(found);
+                    return Some(true);
                 }
+                Ok(Served::No) => {}
+                Ok(Served::Refused) => break,
                 Err(error) => {
                     tracing::warn!(%error, "admission policies cannot be listed; trying again");
                     return None;
                 }
             }
         }
-        if !has_policies {
-            found.clear();
+        self.held.clear();
+        Some(false)
+    }
+
+    async fn list_version(&mut self) -> kube::Result<Served> {
+        let mut served = Served::Yes(BTreeMap::new());
+        // Both are asked for: each right that is missing is told of.
+        for kind in [BINDING, POLICY] {
+            match self.api(kind).list(&ListParams::default().labels(self.label)).await {
+                Ok(listed) => {
+                    let Served::Yes(found) = &mut served else { continue };
+                    found.extend(listed.items.into_iter().map(|object| {
+                        let uid = object.labels().get(self.label).cloned().unwrap_or_default();
+                        ((kind.1, object.name_any()), AppliedPolicy { uid, written: None, version: object.metadata.resource_version })
+                    }));
+                }
+                Err(kube::Error::Api(status)) if status.code == 404 => served = Served::No,
+                Err(kube::Error::Api(status)) if status.code == 403 => {
+                    if !std::mem::replace(&mut self.told, true) {
+                        let message = status.message;
+                        tracing::warn!(message, "no admission policies without the right to list them: install deploy/10-rbac.yaml");
+                    }
+                    served = Served::Refused;
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Ok(served)
+    }
+
+    /// Remembers what is there.
+    fn found(&mut self, mut found: BTreeMap<(&'static str, String), AppliedPolicy>) {
         for (key, held) in &mut found {
             // As it was left: it need not be written again.
             let before = self.held.remove(key).filter(|before| before.version == held.version && before.version.is_some());
             held.written = before.and_then(|before| before.written);
         }
         self.held = found;
-        Some(has_policies)
     }
 
     /// Applies what differs from what was last applied, and deletes what nobody wants, unless its gate may be one that cannot be read, as
@@ -161,7 +200,10 @@ impl PolicySync {
                 continue;
             }
             let params = PatchParams::apply(self.field_manager).force();
-            let applied = self.api(kind).patch(&policy.name, &params, &Patch::Apply(body)).await?;
+            // All versions have the same fields.
+            let mut versioned = body.clone();
+            versioned["apiVersion"] = format!("{GROUP}/{}", self.version).into();
+            let applied = self.api(kind).patch(&policy.name, &params, &Patch::Apply(&versioned)).await?;
             let written = Some((body.clone(), Instant::now()));
             self.held.insert(key, AppliedPolicy { uid: uid.to_owned(), written, version: applied.metadata.resource_version });
         }

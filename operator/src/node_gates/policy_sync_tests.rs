@@ -8,12 +8,20 @@ use std::sync::Mutex;
 struct Server {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     calls: Arc<Mutex<Vec<String>>>,
-    without_policies: bool,
+    /// Version of the policies that it has.
+    policies: Policies,
     /// Whatever is to be applied.
     refuses: Arc<Mutex<bool>>,
 }
 
-const COLLECTION: &str = "/apis/admissionregistration.k8s.io/v1/";
+/// Which policies an API server has.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Policies {
+    None,
+    Beta,
+    #[default]
+    Stable,
+}
 
 impl Server {
     fn client(&self) -> Client {
@@ -33,9 +41,15 @@ impl Server {
 
     fn answer(&self, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
         let none = (404, json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "message": "none", "code": 404}));
-        let path = path.strip_prefix(COLLECTION).unwrap().to_owned();
-        if self.without_policies && path.starts_with("mutatingadmission") {
+        let (version, path) = path.strip_prefix("/apis/admissionregistration.k8s.io/").unwrap().split_once('/').unwrap();
+        let (path, beta) = (path.to_owned(), version == "v1beta1");
+        let wanted = if beta { Policies::Beta } else { Policies::Stable };
+        if path.starts_with("mutatingadmission") && wanted != self.policies {
             return none;
+        }
+        if method == "PATCH" {
+            let object: Value = serde_json::from_slice(body).unwrap();
+            assert_eq!(object["apiVersion"], format!("admissionregistration.k8s.io/{version}"));
         }
         let mut objects = self.objects.lock().unwrap();
         if method != "GET" {
@@ -149,7 +163,7 @@ async fn policies_of_gates_that_are_no_more_are_deleted_by_the_next_operator_unl
 
 #[tokio::test]
 async fn an_api_server_without_policies_is_asked_for_none() {
-    let server = Server { without_policies: true, ..Server::default() };
+    let server = Server { policies: Policies::None, ..Server::default() };
     let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
     admission.want(wish(&[(&edge, false)]));
@@ -159,6 +173,23 @@ async fn an_api_server_without_policies_is_asked_for_none() {
     assert_eq!((reason, works), ("Reactive", false));
     assert!(message.contains("--webhook-service"), "{message}");
     assert!(!admission.is_present(&edge.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_has_policies_in_beta_gets_them_in_beta_until_it_has_the_stable_version() {
+    let mut server = Server { policies: Policies::Beta, ..Server::default() };
+    let (mut sync, admission) = sync(&server);
+    let (edge, (policy, binding)) = (gate("edge"), paths(&gate("edge")));
+    admission.want(wish(&[(&edge, false)]));
+    assert!(sync.round(true).await);
+    assert_eq!(server.calls(), [format!("PATCH {policy}"), format!("PATCH {binding}")]);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(said(&admission, &edge), IN_FORCE);
+    server.policies = Policies::Stable;
+    let (mut sync, admission) = self::sync(&server);
+    admission.want(wish(&[(&edge, true)]));
+    assert!(sync.round(true).await);
+    assert_eq!(server.calls(), [format!("DELETE {binding}"), format!("DELETE {policy}")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +270,7 @@ async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why
 
 #[tokio::test(start_paused = true)]
 async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_has_settled_and_its_authorities_are_known() {
-    let server = Server { without_policies: true, ..Server::default() };
+    let server = Server { policies: Policies::None, ..Server::default() };
     let admission = Arc::new(PolicyHandle::new(true));
     let trusted = watch::Sender::new(None);
     let webhook = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };

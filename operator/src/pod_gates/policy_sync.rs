@@ -65,7 +65,7 @@ impl PolicyHandle {
             (Some(false), _) => (
                 "NoPolicies",
                 false,
-                "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list them: add the readiness gate to the templates of pods".into(),
+                "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1 since Kubernetes 1.36, v1beta1 since 1.34 if switched on), or the operator may not list them: add the readiness gate to the templates of pods".into(),
             ),
             (_, Some(None)) => (
                 "Policy",
