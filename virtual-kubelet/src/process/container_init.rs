@@ -16,8 +16,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
-use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Gid, Uid, fchown, pivot_root, setgid, setgroups, setsid, setuid};
+use rustix::fs::StatVfsMountFlags;
 use serde::{Deserialize, Serialize};
 
 use super::images::find_program;
@@ -300,15 +300,16 @@ fn cover(directory: &Path, mirror: &Path) -> Result<()> {
 
 /// Keeps the flags that the mount has: a user namespace may not drop them.
 fn refuse_writing(path: &Path) -> Result<()> {
-    let has = statvfs(path)?.flags();
+    // nix does not know the last one with musl as the C library.
+    let has = rustix::fs::statvfs(path)?.f_flag;
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     for (present, keep) in [
-        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
-        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
-        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
+        (StatVfsMountFlags::NOSUID, MsFlags::MS_NOSUID),
+        (StatVfsMountFlags::NODEV, MsFlags::MS_NODEV),
+        (StatVfsMountFlags::NOEXEC, MsFlags::MS_NOEXEC),
+        (StatVfsMountFlags::NOATIME, MsFlags::MS_NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MsFlags::MS_NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MsFlags::MS_RELATIME),
     ] {
         if has.contains(present) {
             flags |= keep;
