@@ -1,15 +1,19 @@
 # Each target is a command or two. What a machine lacks is installed where that is allowed, else named.
 
-CONTROL_PLANE := target/bed/control-plane
+# The version of e2e/control-plane/go.mod; others have a file in e2e/control-plane/versions.
+DEFAULT_KUBERNETES := 1.36.3
+KUBERNETES := $(DEFAULT_KUBERNETES)
+OTHERS := $(patsubst e2e/control-plane/versions/%.mod,%,$(wildcard e2e/control-plane/versions/*.mod))
+CONTROL_PLANE := target/bed/control-plane$(addprefix -,$(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES)))
 DEFINITIONS := target/bed/definitions
 KWOK := target/bed/kwok
 PROSE_LINTER := target/prose/vale
 # What a release build of Kubernetes would say of itself; clients and tests ask for it.
 VERSION := k8s.io/component-base/version
-LDFLAGS := -s -w -X $(VERSION).gitVersion=v1.36.3 -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=36 \
-	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v1.36.3
+ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
+	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter versions
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
@@ -21,6 +25,7 @@ help:
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
+	@echo "make versions        some scenarios on each supported version of Kubernetes (an hour); KUBERNETES=1.34.4 for one"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
@@ -76,11 +81,21 @@ deps:
 
 control-plane: $(CONTROL_PLANE)
 
-$(CONTROL_PLANE): $(wildcard e2e/control-plane/*.go) e2e/control-plane/go.mod e2e/control-plane/go.sum
+target/bed/control-plane: $(wildcard e2e/control-plane/*.go) e2e/control-plane/go.mod e2e/control-plane/go.sum
 	@echo "building etcd and Kubernetes into $@ (five to nine minutes on two cores, once)"
 	@mkdir -p $(@D)
-	cd e2e/control-plane && go build -trimpath -ldflags "$(LDFLAGS)" -o ../../$@ .
+	cd e2e/control-plane && go build -trimpath -ldflags "$(call ldflags,$(DEFAULT_KUBERNETES))" -o ../../$@ .
 	@touch $@
+
+target/bed/control-plane-%: e2e/control-plane/versions/%.mod e2e/control-plane/versions/%.sum $(wildcard e2e/control-plane/*.go)
+	@echo "building etcd and Kubernetes into $@ (five to nine minutes on two cores, once)"
+	@mkdir -p $(@D)
+	cd e2e/control-plane && go build -modfile=versions/$*.mod -trimpath -ldflags "$(call ldflags,$*)" -o ../../$@ .
+	@touch $@
+
+# Some scenarios on each supported version of Kubernetes; writes docs/kubernetes-versions.md. KUBERNETES=1.34.4 runs one, and writes nothing.
+versions: deps control-plane build $(if $(filter $(DEFAULT_KUBERNETES),$(KUBERNETES)),$(OTHERS:%=target/bed/control-plane-%))
+	@target/debug/bed versions $(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES))
 
 # What Kubernetes 1.33 would refuse in the CRDs: it estimates that rules cost more than newer releases do.
 definitions: $(DEFINITIONS)

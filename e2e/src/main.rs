@@ -53,6 +53,12 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         repeat: u32,
     },
+    /// Run some scenarios on each supported version of Kubernetes, and write docs/kubernetes-versions.md. `make versions` builds the
+    /// control planes before.
+    Versions {
+        /// Run only this version, and write nothing.
+        only: Option<String>,
+    },
     /// List the scenarios.
     List {
         /// List the scenarios of `bed test`, by group.
@@ -125,6 +131,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
         }
         Command::Test { beds } => runs::test(*beds),
         Command::Soak { only, repeat } => runs::soak(only.as_deref(), *repeat),
+        Command::Versions { only } => runs::versions(only.as_deref()),
         Command::Rights => rights::check(&scenarios::names()).map(|()| ExitCode::SUCCESS),
         Command::FleetLimit(limit) => {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
@@ -183,6 +190,7 @@ fn inside(command: Command) -> Result<ExitCode> {
             Command::List { .. }
             | Command::Test { .. }
             | Command::Soak { .. }
+            | Command::Versions { .. }
             | Command::Rights
             | Command::FleetLimit(_)
             | Command::GatesLimit(_) => Ok(ExitCode::SUCCESS),

@@ -240,37 +240,37 @@ impl ControlPlane {
         let kubelet_client = self.authority.client("kubelet-client", "kube-apiserver-kubelet-client", Some("system:masters"))?;
         let authority = self.authority.certificate();
         let policy = write_private(&self.state.join("audit-policy.json"), &rights::audit_policy().to_string())?;
-        self.component(
-            "kube-apiserver",
-            &[
-                ("etcd-servers", ETCD.into()),
-                ("bind-address", "0.0.0.0".into()),
-                ("secure-port", "443".into()),
-                ("advertise-address", network::BED.to_string()),
-                ("service-cluster-ip-range", network::SERVICE_RANGE.into()),
-                ("tls-cert-file", text(&serving.certificate)),
-                ("tls-private-key-file", text(&serving.key)),
-                ("client-ca-file", text(&authority)),
-                ("token-auth-file", text(&tokens)),
-                ("kubelet-client-certificate", text(&kubelet_client.certificate)),
-                ("kubelet-client-key", text(&kubelet_client.key)),
-                ("kubelet-certificate-authority", text(&authority)),
-                // The bed has no DNS that knows nodes by name.
-                ("kubelet-preferred-address-types", "InternalIP".into()),
-                ("service-account-issuer", "https://kubernetes.default.svc".into()),
-                ("service-account-key-file", text(public_key)),
-                ("service-account-signing-key-file", text(signing_key)),
-                ("authorization-mode", "Node,RBAC".into()),
-                ("enable-admission-plugins", "NodeRestriction,OwnerReferencesPermissionEnforcement".into()),
-                // Webhooks are reached at their pods: nothing in the bed forwards a Service's address.
-                ("enable-aggregator-routing", "true".into()),
-                ("audit-policy-file", text(&policy)),
-                ("audit-log-path", text(&rights::audit_log(&self.state))),
-                ("allow-privileged", "true".into()),
-                ("default-not-ready-toleration-seconds", timing.eviction_seconds.to_string()),
-                ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
-            ],
-        )
+        let flags = [
+            ("etcd-servers", ETCD.into()),
+            ("bind-address", "0.0.0.0".into()),
+            ("secure-port", "443".into()),
+            ("advertise-address", network::BED.to_string()),
+            ("service-cluster-ip-range", network::SERVICE_RANGE.into()),
+            ("tls-cert-file", text(&serving.certificate)),
+            ("tls-private-key-file", text(&serving.key)),
+            ("client-ca-file", text(&authority)),
+            ("token-auth-file", text(&tokens)),
+            ("kubelet-client-certificate", text(&kubelet_client.certificate)),
+            ("kubelet-client-key", text(&kubelet_client.key)),
+            ("kubelet-certificate-authority", text(&authority)),
+            // The bed has no DNS that knows nodes by name.
+            ("kubelet-preferred-address-types", "InternalIP".into()),
+            ("service-account-issuer", "https://kubernetes.default.svc".into()),
+            ("service-account-key-file", text(public_key)),
+            ("service-account-signing-key-file", text(signing_key)),
+            ("authorization-mode", "Node,RBAC".into()),
+            ("enable-admission-plugins", "NodeRestriction,OwnerReferencesPermissionEnforcement".into()),
+            // Webhooks are reached at their pods: nothing in the bed forwards a Service's address.
+            ("enable-aggregator-routing", "true".into()),
+            ("audit-policy-file", text(&policy)),
+            ("audit-log-path", text(&rights::audit_log(&self.state))),
+            ("allow-privileged", "true".into()),
+            ("default-not-ready-toleration-seconds", timing.eviction_seconds.to_string()),
+            ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
+        ];
+        let further = std::env::var(API_SERVER_FLAGS).unwrap_or_default();
+        let flags = flags.iter().map(|(flag, value)| format!("--{flag}={value}"));
+        self.run("kube-apiserver", flags.chain(further.split_whitespace().map(str::to_owned)).collect())
     }
 
     fn start_controller_manager(&mut self, signing_key: &Path, timing: &Timing) -> Result<()> {
@@ -339,9 +339,15 @@ pub struct Killed {
     arguments: Vec<String>,
 }
 
+/// Another binary of the control plane: a path in the repository.
+pub const BINARY: &str = "BED_CONTROL_PLANE";
+/// Further flags of the API server, with blanks in between.
+pub const API_SERVER_FLAGS: &str = "BED_API_SERVER_FLAGS";
+
 /// The control plane's binary, which `make control-plane` builds.
 fn binary() -> Result<PathBuf> {
-    let path = crate::host::images::repository().join("target/bed/control-plane");
+    let path = std::env::var(BINARY).unwrap_or_else(|_| "target/bed/control-plane".to_owned());
+    let path = crate::host::images::repository().join(path);
     ensure!(path.is_file(), "{} is not there; `make control-plane` builds it (5 minutes, once)", path.display());
     Ok(path)
 }

@@ -41,7 +41,7 @@ fn run_group(group: &Group) -> Result<Vec<Verdict>> {
     let mut verdicts: Vec<Verdict> = Vec::new();
     while let Some(scenario) = group.scenarios.get(verdicts.len()) {
         let first = verdicts.len().to_string();
-        let end = run(group.name, &["group", group.name, "--first", &first], |line| {
+        let end = run(group.name, &["group", group.name, "--first", &first], &[], |line| {
             if let Some(verdict) = read_verdict(line, group.name) {
                 say(&verdict, group.name);
                 verdicts.push(verdict);

@@ -7,6 +7,8 @@ mod compiler;
 mod groups;
 mod soak;
 mod verdict;
+mod versions;
 
 pub use groups::test;
 pub use soak::soak;
+pub use versions::versions;

@@ -99,7 +99,7 @@ fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
     let started = Instant::now();
     let (mut verdict, mut last) = (None, String::new());
     let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
-    let end = run(name, arguments, |line| {
+    let end = run(name, arguments, &[], |line| {
         verdict = read_verdict(line, &part).or(verdict.take());
         line.clone_into(&mut last);
     })?;

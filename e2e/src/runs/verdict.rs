@@ -42,8 +42,9 @@ impl Verdict {
     }
 }
 
-/// Runs `bed` with these arguments; each line that it prints goes to `line` and to the log of this name. Returns how it ended.
-pub(super) fn run(log: &str, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+/// Runs `bed` with these arguments, and with an environment besides its own; each line that it prints goes to `line` and to the log of this
+/// name. Returns how it ended.
+pub(super) fn run(log: &str, arguments: &[&str], environment: &[(&str, String)], mut line: impl FnMut(&str)) -> Result<ExitStatus> {
     let path = log_of(log);
     let directory = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
@@ -59,6 +60,7 @@ pub(super) fn run(log: &str, arguments: &[&str], mut line: impl FnMut(&str)) -> 
     let errors = file.try_clone().context("sharing the log")?;
     let mut child = Command::new(program)
         .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
