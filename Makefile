@@ -13,7 +13,7 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter versions
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test versions
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
@@ -26,6 +26,7 @@ help:
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
 	@echo "make versions        some scenarios on each supported version of Kubernetes (an hour); KUBERNETES=1.34.4 for one"
+	@echo "make images          images for amd64 and arm64 in target/images (half an hour the first time)"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
@@ -106,6 +107,15 @@ $(DEFINITIONS): e2e/definitions/main.go e2e/definitions/go.mod e2e/definitions/g
 	@mkdir -p $(@D)
 	cd e2e/definitions && go build -trimpath -ldflags "-s -w" -o ../../$@ .
 	@touch $@
+
+# Static images for amd64 and arm64 in target/images, without a daemon; what .ci/images can be told is said there.
+images:
+	@.ci/images
+
+# arm64 runs under qemu-user-static.
+images-test:
+	@.ci/deps images
+	cd deploy/images && go test -count=1 -tags images .
 
 kwok: $(KWOK)
 

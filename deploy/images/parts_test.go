@@ -1,0 +1,55 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func known(names ...string) map[string]part {
+	known := map[string]part{}
+	for _, name := range names {
+		crate, version, _ := strings.Cut(name, " ")
+		known[name] = part{name: crate, version: version}
+	}
+	return known
+}
+
+func TestACrateThatIsUsedTwiceIsOnePartWithTwoUsers(t *testing.T) {
+	parts, err := partsIn("0|own v1.0.0 (/checkout/own)\n1|a v2.0.0\n2|b v3.0.0\n1|b v3.0.0 (*)\n1|c v4.0.0\n", known("own 1.0.0", "a 2.0.0", "b 3.0.0", "c 4.0.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses := map[string]string{}
+	for _, part := range parts {
+		uses[part.name] = strings.Join(part.uses, " ")
+	}
+	expected := map[string]string{"own": "pkg:cargo/a@2.0.0 pkg:cargo/b@3.0.0 pkg:cargo/c@4.0.0", "a": "pkg:cargo/b@3.0.0", "b": "", "c": ""}
+	if len(parts) != len(expected) {
+		t.Errorf("%d parts", len(parts))
+	}
+	for name, expected := range expected {
+		if uses[name] != expected {
+			t.Errorf("%s uses %q, not %q", name, uses[name], expected)
+		}
+	}
+	if parts[0].name != "own" {
+		t.Errorf("%s comes first", parts[0].name)
+	}
+}
+
+func TestWhatCargoDidNotSayIsAnError(t *testing.T) {
+	for _, tree := range []string{"0|own", "own v1.0.0", "2|own v1.0.0", "0|other v1.0.0"} {
+		if parts, err := partsIn(tree, known("own 1.0.0")); err == nil {
+			t.Errorf("%q became %v", tree, parts)
+		}
+	}
+}
+
+func TestAChecksumBelongsToOneVersion(t *testing.T) {
+	sum := strings.Repeat("0123456789abcdef", 4)
+	lock := "[[package]]\nname = \"own\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"a\"\nversion = \"2.0.0\"\nsource = \"registry+x\"\nchecksum = \"" + sum + "\"\n"
+	sums := checksumsIn(lock)
+	if len(sums) != 1 || sums["a 2.0.0"] != sum {
+		t.Errorf("%v", sums)
+	}
+}
