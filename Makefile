@@ -134,3 +134,30 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 	@mkdir -p $(@D)
 	cd lint/prose && CGO_CFLAGS="-O0 -w" go build -trimpath -ldflags "-s -w" -o ../../$@ github.com/vale-cli/vale/v3/cmd/vale
 	@touch $@
+
+# A release: docs/releasing.md. What it publishes beside images is in target/release-files.
+.PHONY: chart plugin-binaries plugin-archives release-files release-test
+
+chart: target/bed/helm
+	@mkdir -p target/release-files
+	target/bed/helm package deploy/chart --destination target/release-files
+
+plugin-binaries:
+	@.ci/plugin-binaries
+
+plugin-archives:
+	@.ci/plugin-archives
+
+release-files:
+	@.ci/release-files
+
+KREW := target/bed/krew target/bed/validate-krew-manifest
+
+release-test: target/bed/actionlint $(KREW)
+	@.ci/release-test
+
+# For tests of the plugin's manifest alone. krew is under the Apache License 2.0.
+$(KREW): lint/krew/go.mod lint/krew/go.sum
+	@mkdir -p $(@D)
+	cd lint/krew && go build -trimpath -ldflags "-s -w" -o ../../$@ sigs.k8s.io/krew/cmd/$(@F)
+	@touch $@
