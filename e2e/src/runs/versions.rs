@@ -61,7 +61,7 @@ const COLUMNS: [Column; 7] = [
         without_policies: None,
     },
     Column { heading: "kubectl ids", scenario: "the_plugin_shows_and_steers_a_rollout", without_policies: None },
-    Column { heading: "bad input", scenario: "every_bad_edit_is_explained_and_changes_nothing_that_runs", without_policies: None },
+    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", without_policies: None },
 ];
 
 const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->

@@ -5,6 +5,7 @@
 mod absences;
 pub mod bad_input;
 mod changes;
+mod chart;
 mod clock;
 mod compatibility;
 mod course;
@@ -59,6 +60,9 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
+    if name == chart::HELM.name {
+        chart::build_helm()?;
+    }
     if name == clock::STEPS.name {
         operator_process::faketime()?;
     }
@@ -94,6 +98,7 @@ pub const ALL: &[Scenario] = &[
     absences::DEAD_POOL,
     clock::STEPS,
     upgrade::FORTH_AND_BACK,
+    chart::HELM,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     placement::CHOICE,

@@ -1,0 +1,114 @@
+//! The product as Helm installs it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::token::Phase;
+
+use crate::{
+    auditor::Expectations,
+    bed::{Bed, INFRA_LABEL, operator::NAMESPACE},
+    cluster::product::{self, deployment_mark, four_nodes, rolling_update},
+    eventually::throughout,
+    host::{images, process},
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+    scenarios::outages::shows,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+/// Name of the release.
+const RELEASE: &str = "ingress-daemonset";
+/// How long what serves is watched without an operator.
+const WITHOUT: Duration = Duration::from_secs(10);
+
+/// `helm install`, `upgrade`, `rollback`, `uninstall` and `install` again.
+pub const HELM: Scenario = Scenario {
+    name: "helm_installs_upgrades_and_rolls_back_in_rollouts_and_what_it_uninstalled_serves_on_until_it_is_installed_again",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(helm_installs(bed)),
+};
+
+/// Builds Helm, which only this needs.
+pub fn build_helm() -> Result<()> {
+    let mut make = std::process::Command::new("make");
+    let status = make.args(["--no-print-directory", "target/bed/helm"]).current_dir(images::repository()).status();
+    ensure!(status.context("running make")?.success(), "make target/bed/helm failed");
+    Ok(())
+}
+
+/// `helm`, as a user in the checkout calls it, but for what finds its cluster.
+async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
+    let kubeconfig = bed.control_plane.admin_kubeconfig().to_string_lossy();
+    let cluster = ["--kubeconfig", &kubeconfig, "--namespace", NAMESPACE];
+    process::run(images::repository().join("target/bed/helm"), arguments.iter().copied().chain(cluster)).await
+}
+
+/// `helm install` or `upgrade`, which returns when the operator runs.
+async fn apply_chart(bed: &Bed, command: &str, more: &[&str]) -> Result<String> {
+    let chart = images::repository().join("deploy/chart");
+    let label = format!("nodeSelector.{}=", INFRA_LABEL.replace('.', "\\."));
+    let chart = chart.to_string_lossy();
+    let arguments = [&[command, RELEASE, &chart, "--wait", "--timeout=3m", "--set-string", &label][..], more].concat();
+    helm(bed, &arguments).await
+}
+
+async fn helm_installs(bed: &mut Bed) -> Result<()> {
+    let notes = apply_chart(bed, "install", &["--create-namespace"]).await?;
+    ensure!(notes.contains("kubectl"), "no next command in the notes: {notes}");
+    bed.say("helm install has returned");
+    product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
+    let other = apply_chart_named(bed, "other").await;
+    let refused = other.err().context("a second release was installed")?;
+    ensure!(format!("{refused:#}").contains("cannot be imported into the current release"), "{refused:#}");
+
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    let node = shows(bed, Phase::Claimed).await?;
+    bed.say(&format!("{node} is claimed; helm upgrade"));
+    apply_chart(bed, "upgrade", &["--set", "logLevel=debug"]).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=debug"), "the operator was not changed");
+    product::roll_to(bed, "3").await?;
+    let node = shows(bed, Phase::Claimed).await?;
+    bed.say(&format!("{node} is claimed; helm rollback"));
+    helm(bed, &["rollback", RELEASE, "1", "--wait", "--timeout=3m"]).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    ensure!(!arguments_of_the_operator(bed).await?.contains("--log-level=debug"), "the operator was not changed back");
+
+    let said = helm(bed, &["uninstall", RELEASE, "--wait", "--timeout=3m"]).await?;
+    bed.say(&format!("helm uninstall says: {}", said.trim().replace('\n', " / ")));
+    ensure!(bed.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]).await?.is_empty(), "the operator still runs");
+    let watch = bed.haproxy.watch().await?;
+    throughout(WITHOUT, "the resource and its pods are there", async || {
+        let pods = bed.kubectl(&["get", "pods", "-l", "app=nginx", "-o", "name"]).await?;
+        bed.kubectl(&["get", "ids", product::NAME]).await?;
+        ensure!(pods.lines().count() == 2 * NODES.len(), "{pods}");
+        Ok(())
+    })
+    .await?;
+    watch.at_least(NODES.len()).await?;
+    bed.say("what was uninstalled serves on");
+
+    apply_chart(bed, "install", &[]).await?;
+    product::roll_to(bed, "4").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
+    // Last, because a failure of it says least of what serves.
+    for word in ["default/edge", "keep serving", "install the operator again"] {
+        ensure!(said.contains(word), "helm uninstall does not say {word:?}: {said}");
+    }
+    Ok(())
+}
+
+/// A release beside the first one.
+async fn apply_chart_named(bed: &Bed, name: &str) -> Result<String> {
+    let chart = images::repository().join("deploy/chart");
+    helm(bed, &["install", name, &chart.to_string_lossy()]).await
+}
+
+async fn arguments_of_the_operator(bed: &Bed) -> Result<String> {
+    let path = "jsonpath={.spec.template.spec.containers[0].args}";
+    bed.kubectl(&["get", "deployment", "ingress-daemonset-operator", "-n", NAMESPACE, "-o", path]).await
+}
