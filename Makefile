@@ -7,6 +7,9 @@ OTHERS := $(patsubst e2e/control-plane/versions/%.mod,%,$(wildcard e2e/control-p
 CONTROL_PLANE := target/bed/control-plane$(addprefix -,$(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES)))
 DEFINITIONS := target/bed/definitions
 KWOK := target/bed/kwok
+HELM := target/bed/helm
+KUBECONFORM := target/bed/kubeconform
+ACTIONLINT := target/bed/actionlint
 PROSE_LINTER := target/prose/vale
 # What a release build of Kubernetes would say of itself; clients and tests ask for it.
 VERSION := k8s.io/component-base/version
@@ -124,6 +127,22 @@ $(KWOK): e2e/kwok/main.go e2e/kwok/go.mod e2e/kwok/go.sum
 	@echo "building KWOK into $@ (a few minutes, once)"
 	@mkdir -p $(@D)
 	cd e2e/kwok && go build -trimpath -ldflags "-s -w" -o ../../$@ .
+	@touch $@
+
+# Programs of others, of one Go module: they share the clients of Kubernetes. helm and kubeconform are under the Apache License 2.0,
+# actionlint under the MIT License. Helm says which release it is only if it is told.
+$(HELM): PROGRAM = helm.sh/helm/v4/cmd/helm
+$(HELM): PROGRAM_LDFLAGS = -X helm.sh/helm/v4/internal/version.version=v4.3.1 -X helm.sh/helm/v4/internal/version.gitTreeState=clean
+$(HELM): BUILD_TIME = five minutes on two cores
+$(KUBECONFORM): PROGRAM = github.com/yannh/kubeconform/cmd/kubeconform
+$(KUBECONFORM): PROGRAM_LDFLAGS = -X main.version=v0.8.0
+$(ACTIONLINT): PROGRAM = github.com/rhysd/actionlint/cmd/actionlint
+$(ACTIONLINT): PROGRAM_LDFLAGS = -X github.com/rhysd/actionlint.version=1.7.12
+$(KUBECONFORM) $(ACTIONLINT): BUILD_TIME = half a minute on two cores
+$(HELM) $(KUBECONFORM) $(ACTIONLINT): e2e/tools/go.mod e2e/tools/go.sum
+	@echo "building $(@F) into $@ ($(BUILD_TIME), once)"
+	@mkdir -p $(@D)
+	cd e2e/tools && go build -trimpath -ldflags "-s -w $(PROGRAM_LDFLAGS)" -o ../../$@ $(PROGRAM)
 	@touch $@
 
 prose-linter: $(PROSE_LINTER)
