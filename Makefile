@@ -16,7 +16,7 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test versions
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test versions manifests chart-test
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
@@ -30,6 +30,8 @@ help:
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
 	@echo "make versions        some scenarios on each supported version of Kubernetes (an hour); KUBERNETES=1.34.4 for one"
 	@echo "make images          images for amd64 and arm64 in target/images (half an hour the first time)"
+	@echo "make manifests       writes the manifests in deploy/ from the chart in deploy/chart"
+	@echo "make chart-test      checks the chart and what it renders (Helm, which it is tested with, takes five minutes to build, once)"
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
@@ -74,7 +76,14 @@ lint:
 
 generate:
 	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
+	cp crds/manifests/*.yaml deploy/chart/files/crds/
 	GENERATE=1 cargo test --locked --quiet -p e2e --test errors --test licences
+
+manifests: $(HELM)
+	@.ci/chart manifests
+
+chart-test: $(HELM) $(KUBECONFORM)
+	@.ci/chart test
 
 build:
 	@echo "building the workspace (a few minutes the first time)"

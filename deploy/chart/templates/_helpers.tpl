@@ -1,0 +1,10 @@
+{{/* The name of an image, of (dict "image" (its values) "appVersion" (the chart's)). A digest says exactly which; a tag beside it would say nothing. */}}
+{{- define "ingress-daemonset.image" -}}
+{{- with .image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.appVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
