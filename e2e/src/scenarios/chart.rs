@@ -1,16 +1,16 @@
 //! The product as Helm installs it.
 
-use std::time::Duration;
+use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::token::Phase;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, INFRA_LABEL, operator::NAMESPACE},
+    bed::{Bed, INFRA_LABEL, operator::NAMESPACE, owner_references_are_known},
     cluster::product::{self, deployment_mark, four_nodes, rolling_update},
     eventually::throughout,
-    host::{images, process},
+    host::images,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::outages::shows,
@@ -38,11 +38,14 @@ pub fn build_helm() -> Result<()> {
     Ok(())
 }
 
-/// `helm`, as a user in the checkout calls it, but for what finds its cluster.
+/// `helm`, as a user in the checkout calls it, but for what finds its cluster. What it prints on both streams: hooks are on the second one.
 async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
-    let kubeconfig = bed.control_plane.admin_kubeconfig().to_string_lossy();
-    let cluster = ["--kubeconfig", &kubeconfig, "--namespace", NAMESPACE];
-    process::run(images::repository().join("target/bed/helm"), arguments.iter().copied().chain(cluster)).await
+    let mut helm = tokio::process::Command::new(images::repository().join("target/bed/helm"));
+    helm.args(arguments).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(bed.control_plane.admin_kubeconfig());
+    let output = helm.stdin(Stdio::null()).kill_on_drop(true).output().await.context("running helm")?;
+    let said = [output.stdout, output.stderr].map(|stream| String::from_utf8_lossy(&stream).into_owned()).concat();
+    ensure!(output.status.success(), "helm {arguments:?} failed ({}): {said}", output.status);
+    Ok(said)
 }
 
 /// `helm install` or `upgrade`, which returns when the operator runs.
@@ -50,14 +53,17 @@ async fn apply_chart(bed: &Bed, command: &str, more: &[&str]) -> Result<String> 
     let chart = images::repository().join("deploy/chart");
     let label = format!("nodeSelector.{}=", INFRA_LABEL.replace('.', "\\."));
     let chart = chart.to_string_lossy();
-    let arguments = [&[command, RELEASE, &chart, "--wait", "--timeout=3m", "--set-string", &label][..], more].concat();
+    // Pods have the network of their node here: beside two operators on two nodes, a third one finds no free port.
+    let values = ["--set-string", &label, "--set", "replicas=1"];
+    let arguments = [&[command, RELEASE, &chart, "--wait", "--timeout=3m"][..], &values, more].concat();
     helm(bed, &arguments).await
 }
 
 async fn helm_installs(bed: &mut Bed) -> Result<()> {
     let notes = apply_chart(bed, "install", &["--create-namespace"]).await?;
     ensure!(notes.contains("kubectl"), "no next command in the notes: {notes}");
-    bed.say("helm install has returned");
+    owner_references_are_known(&bed.control_plane, bed.state()).await?;
+    bed.say("the operator runs");
     product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
     let other = apply_chart_named(bed, "other").await;
     let refused = other.err().context("a second release was installed")?;
