@@ -66,7 +66,7 @@ fn text(kinds: &[Remaining]) -> String {
         return "No IngressDaemonSets, NodeReadinessGates or PodReadinessGates are left.\n".into();
     }
     lines.insert(0, "These resources stay in the cluster:".into());
-    lines.push("To go on, install the operator again. It takes over what is there.".into());
+    lines.push("To go on, install the operator again. It takes them over.".into());
     lines.push("To remove them, install the operator again, delete them, and only then uninstall it: docs/operations.md#uninstall".into());
     lines.join("\n") + "\n"
 }
