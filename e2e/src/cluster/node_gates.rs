@@ -36,6 +36,24 @@ pub fn gate(name: &str, key: &str, more: Value) -> Value {
     })
 }
 
+/// Admission policies and their bindings with these labels, by kind and name, in the best version that the API server has of them: `kubectl`
+/// asks for no other than the first.
+pub async fn admission_policies(bed: &Bed, labels: &str) -> Result<String> {
+    for version in ["v1", "v1beta1"] {
+        let kinds = ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"];
+        let kinds = kinds.map(|kind| format!("{kind}.{version}.admissionregistration.k8s.io")).join(",");
+        let is_unknown = |error: &anyhow::Error| {
+            let error = format!("{error:#}");
+            error.contains("could not find the requested resource") || error.contains("doesn't have a resource type")
+        };
+        match bed.kubectl(&["get", &kinds, "-l", labels, "-o", "name"]).await {
+            Err(error) if is_unknown(&error) => {}
+            listed => return listed,
+        }
+    }
+    Ok(String::new())
+}
+
 /// The API of Nodes.
 pub fn nodes(bed: &Bed) -> Api<Node> {
     Api::all(bed.client.clone())

@@ -24,7 +24,7 @@ use crate::{
     bed::{Bed, Options},
     cluster::{
         guide::Guide,
-        node_gates::{metrics, warm},
+        node_gates::{admission_policies, metrics, warm},
         product::{self, deployment_mark, rolling_update},
     },
     eventually::{eventually, throughout},
@@ -377,7 +377,7 @@ async fn injection(bed: &Bed) -> Result<()> {
     is_ready(bed, "injected", true).await?;
     gates(bed).delete("injected", &DeleteParams::default()).await?;
     eventually(MINUTE, "the policy went with its gate", async || {
-        let left = bed.kubectl(&["get", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-o", "name"]).await?;
+        let left = admission_policies(bed, "").await?;
         ensure!(left.trim().is_empty(), "{left}");
         Ok(())
     })

@@ -31,7 +31,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec, operator},
     cluster::{
-        node_gates::{self, delete_gate},
+        node_gates::{self, admission_policies, delete_gate},
         operator_process::{self, OperatorProcess},
     },
     eventually::eventually,
@@ -72,11 +72,7 @@ async fn webhook(bed: &mut Bed) -> Result<()> {
     bed.apply(&[gate("edge", &json!({ "matchLabels": { "role": "edge" } }), TAINT, by_webhook)]).await?;
     active(bed, "edge", "Webhook").await?;
     is_in_force(bed, "role", "edge", TAINT).await?;
-    let policies = match bed.kubectl(&["get", "mutatingadmissionpolicies", "-o", "name"]).await {
-        // Kubernetes 1.33 has no such kind.
-        Err(error) if format!("{error:#}").contains("could not find the requested resource") => String::new(),
-        listed => listed?,
-    };
+    let policies = admission_policies(bed, "").await?;
     ensure!(policies.trim().is_empty(), "a policy beside the webhook: {policies}");
     bed.say("the webhook is in force");
     created_nodes(bed).await?;
@@ -370,8 +366,7 @@ async fn gone(bed: &Bed) -> Result<()> {
     })
     .await?;
     eventually(IN_FORCE, "no policy is left", async || {
-        let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings";
-        let left = bed.kubectl(&["get", kinds, "-l", GATE_LABEL, "-o", "name"]).await?;
+        let left = admission_policies(bed, GATE_LABEL).await?;
         ensure!(left.trim().is_empty(), "{left}");
         Ok(())
     })

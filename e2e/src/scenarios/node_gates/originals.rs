@@ -239,8 +239,7 @@ async fn left_behind(bed: &Bed) -> Result<()> {
 
 /// What makes the API server change objects, by kind and name.
 pub async fn admission_objects(bed: &Bed) -> Result<String> {
-    let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings,mutatingwebhookconfigurations";
-    bed.kubectl(&["get", kinds, "-o", "name"]).await
+    Ok(node_gates::admission_policies(bed, "").await? + &bed.kubectl(&["get", "mutatingwebhookconfigurations", "-o", "name"]).await?)
 }
 
 /// Neither a record on a node nor anything that would taint new ones.
