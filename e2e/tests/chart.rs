@@ -22,8 +22,9 @@ fn yaml(file: &str) -> Result<Value> {
 fn manifests(folder: &str) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(repository().join(folder)).with_context(|| format!("reading {folder}"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".yaml") {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "yaml") {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let manifest = text(&format!("{folder}/{name}"))?;
             found.insert(name, manifest);
         }

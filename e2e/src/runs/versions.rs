@@ -96,7 +96,7 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
     }
     if only.is_none() {
         let headings = COLUMNS.map(|column| column.heading).join(" | ");
-        let scenarios: String = COLUMNS.iter().map(|column| format!("- {}: `{}`\n", column.heading, column.scenario)).collect();
+        let scenarios = COLUMNS.map(|column| format!("- {}: `{}`\n", column.heading, column.scenario)).concat();
         let text = format!(
             "{HEAD}| version | {headings} |\n|{}\n{rows}\n{scenarios}\n{}",
             "---|".repeat(COLUMNS.len() + 1),
