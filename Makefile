@@ -125,10 +125,11 @@ $(DEFINITIONS): e2e/definitions/main.go e2e/definitions/go.mod e2e/definitions/g
 images:
 	@.ci/images
 
-# arm64 runs under qemu-user-static.
-images-test:
+# arm64 runs under qemu-user-static. The last line is a rollout with the programs of the images: musl is another C library.
+images-test: control-plane build
 	@.ci/deps images
 	cd deploy/images && go test -count=1 -tags images .
+	BED_PROGRAMS=target/cross/$(shell uname -m)-unknown-linux-musl/release target/debug/bed scenario three_rollouts_in_a_row_lose_no_request
 
 kwok: $(KWOK)
 

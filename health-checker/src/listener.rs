@@ -2,7 +2,7 @@
 
 use nix::{
     errno::Errno,
-    sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, listen, setsockopt, socket, sockopt},
+    sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, setsockopt, socket, sockopt},
 };
 use std::{
     future::Future,
@@ -76,7 +76,8 @@ fn take(address: SocketAddr) -> Result<std::net::TcpListener, Errno> {
         }
         SocketAddr::V4(address) => bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(*address.ip(), address.port())))?,
     }
-    listen(&socket, Backlog::new(BACKLOG)?)?;
+    // nix refuses more than the C library's SOMAXCONN, which is 128 in musl; the kernel has no such bound.
+    rustix::net::listen(&socket, BACKLOG).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
     Ok(std::net::TcpListener::from(socket))
 }
 
