@@ -3,23 +3,18 @@
 use crate::{
     ingress_daemon_set::IngressDaemonSet, node_readiness_gate::NodeReadinessGate, pod_readiness_gate::PodReadinessGate, status::UNOBSERVED,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 /// The `CustomResourceDefinition` of `IngressDaemonSet`.
 pub fn ingress_daemon_set() -> Value {
-    let mut crd = serde_json::to_value(IngressDaemonSet::crd()).unwrap_or_default(); // plain data: always serialisable
-    if let Some(versions) = crd.pointer_mut("/spec/versions").and_then(Value::as_array_mut) {
-        for version in versions {
-            if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
-                hide_rust_formats(schema);
-                start_unobserved(schema);
-                check_quantities(schema);
-                // The optional fields of Rust become `nullable`; the API server then keeps `null` as a value of its own.
-                if let Some(spec) = schema.pointer_mut("/properties/spec/properties/template") {
-                    strip_descriptions(spec);
-                }
-            }
+    let mut crd = installed(&IngressDaemonSet::crd());
+    for schema in schemas(&mut crd) {
+        check_quantities(schema);
+        // The optional fields of Rust become `nullable`; the API server then keeps `null` as a value of its own.
+        if let Some(spec) = schema.pointer_mut("/properties/spec/properties/template") {
+            strip_descriptions(spec);
         }
     }
     crd
@@ -27,20 +22,28 @@ pub fn ingress_daemon_set() -> Value {
 
 /// The `CustomResourceDefinition` of `NodeReadinessGate`.
 pub fn node_readiness_gate() -> Value {
-    gate(serde_json::to_value(NodeReadinessGate::crd()).unwrap_or_default()) // plain data: always serialisable
+    installed(&NodeReadinessGate::crd())
 }
 
 /// The `CustomResourceDefinition` of `PodReadinessGate`.
 pub fn pod_readiness_gate() -> Value {
-    gate(serde_json::to_value(PodReadinessGate::crd()).unwrap_or_default()) // plain data: always serialisable
+    installed(&PodReadinessGate::crd())
 }
 
-fn gate(mut crd: Value) -> Value {
-    hide_rust_formats(&mut crd);
-    for version in crd.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten() {
-        version.pointer_mut("/schema/openAPIV3Schema").into_iter().for_each(start_unobserved);
+/// What all definitions have in common.
+fn installed(crd: &CustomResourceDefinition) -> Value {
+    let mut crd = serde_json::to_value(crd).unwrap_or_default(); // plain data: always serialisable
+    for schema in schemas(&mut crd) {
+        hide_rust_formats(schema);
+        start_unobserved(schema);
     }
     crd
+}
+
+/// The schema of each version.
+fn schemas(crd: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let versions = crd.pointer_mut("/spec/versions").and_then(Value::as_array_mut).into_iter().flatten();
+    versions.filter_map(|version| version.pointer_mut("/schema/openAPIV3Schema"))
 }
 
 /// Every definition as YAML, by the name of its file, with the comment that installed files carry.
