@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     compiler::Compiler,
-    verdict::{DEMO, Verdict, conclude, read_verdict, run, say, shown},
+    verdict::{DEMO, Verdict, conclude, run_one, say, shown},
 };
 use crate::{bed::rights, host::images, scenario::dump, scenarios};
 
@@ -96,18 +96,9 @@ fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
         (None, 1) => "alone".to_owned(),
         (None, _) => format!("{number} of {of}"),
     };
-    let started = Instant::now();
-    let (mut verdict, mut last) = (None, String::new());
     let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
-    let end = run(name, arguments, &[], |line| {
-        verdict = read_verdict(line, &part).or(verdict.take());
-        line.clone_into(&mut last);
-    })?;
+    let mut verdict = run_one(name, name, &part, arguments, &[])?;
     let disturbed = beside.map_or(Ok(()), Compiler::stop);
-    let seconds = started.elapsed().as_secs_f32();
-    let failure = (!end.success()).then(|| format!("{end}; its last line: {last}"));
-    let mut verdict = verdict.unwrap_or(Verdict { name: name.to_owned(), part, seconds, failure });
-    verdict.ends(end);
     if let (None, Err(error)) = (&verdict.failure, disturbed) {
         verdict.failure = Some(format!("it passed, but not beside a compiler: {error:#}"));
     }

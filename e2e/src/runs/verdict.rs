@@ -6,7 +6,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -73,6 +73,21 @@ pub(super) fn run(log: &str, arguments: &[&str], environment: &[(&str, String)],
         line(&printed);
     }
     child.wait().context("waiting for a bed")
+}
+
+/// Runs `bed` with these arguments for the scenario (or demo) of this name alone. Without a verdict of its own, the bed's end is one.
+pub(super) fn run_one(log: &str, name: &str, part: &str, arguments: &[&str], environment: &[(&str, String)]) -> Result<Verdict> {
+    let started = Instant::now();
+    let (mut verdict, mut last) = (None, String::new());
+    let end = run(log, arguments, environment, |line| {
+        verdict = read_verdict(line, part).or(verdict.take());
+        line.clone_into(&mut last);
+    })?;
+    let seconds = started.elapsed().as_secs_f32();
+    let failure = (!end.success()).then(|| format!("{end}; its last line: {last}"));
+    let mut verdict = verdict.unwrap_or(Verdict { name: name.to_owned(), part: part.to_owned(), seconds, failure });
+    verdict.ends(end);
+    Ok(verdict)
 }
 
 /// Where the output of a group, or of a scenario of a soak, is.

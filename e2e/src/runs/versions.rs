@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs, process::ExitCode, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::verdict::{Verdict, conclude, read_verdict, run, say};
+use super::verdict::{Verdict, conclude, run_one, say};
 use crate::{
     bed::control_plane::{API_SERVER_FLAGS, BINARY},
     host::images,
@@ -18,6 +18,9 @@ enum Policies {
     Beta,
     Stable,
 }
+
+/// What switches [`Policies::Beta`] on.
+const BETA: &str = "--feature-gates=MutatingAdmissionPolicy=true --runtime-config=admissionregistration.k8s.io/v1beta1=true";
 
 /// Each with a file of its own in `e2e/control-plane/versions`, but for the one that the beds of all other runs have.
 const VERSIONS: [(&str, Policies); 5] = [
@@ -98,10 +101,10 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
         let headings = COLUMNS.map(|column| column.heading).join(" | ");
         let scenarios = COLUMNS.map(|column| format!("- {}: `{}`\n", column.heading, column.scenario)).concat();
         let text = format!(
-            "{HEAD}| version | {headings} |\n|{}\n{rows}\n{scenarios}\n{}",
+            "{HEAD}| version | {headings} |\n|{}\n{rows}\n{scenarios}\n\
+             Policies are `MutatingAdmissionPolicies`: 1.34 and 1.35 have them as `v1beta1`, if you switch them on as the tests do\n\
+             (`{BETA}`).\n",
             "---|".repeat(COLUMNS.len() + 1),
-            "Policies are `MutatingAdmissionPolicies`: 1.34 and 1.35 have them as `v1beta1`, if you switch them on as the tests do\n\
-             (`--feature-gates=MutatingAdmissionPolicy=true --runtime-config=admissionregistration.k8s.io/v1beta1=true`).\n"
         );
         let path = images::repository().join("docs/kubernetes-versions.md");
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -114,25 +117,14 @@ fn log(version: &str, scenario: &str) -> String {
 }
 
 fn one(version: &str, policies: Policies, scenario: &str) -> Result<Verdict> {
-    let started = Instant::now();
     let mut environment = Vec::new();
     if version != DEFAULT {
         environment.push((BINARY, format!("target/bed/control-plane-{version}")));
     }
     if policies == Policies::Beta {
-        let flags = "--feature-gates=MutatingAdmissionPolicy=true --runtime-config=admissionregistration.k8s.io/v1beta1=true";
-        environment.push((API_SERVER_FLAGS, flags.to_owned()));
+        environment.push((API_SERVER_FLAGS, BETA.to_owned()));
     }
-    let (mut verdict, mut last) = (None, String::new());
-    let end = run(&log(version, scenario), &["scenario", scenario], &environment, |line| {
-        verdict = read_verdict(line, version).or(verdict.take());
-        line.clone_into(&mut last);
-    })?;
-    let failure = (!end.success()).then(|| format!("{end}; its last line: {last}"));
-    let seconds = started.elapsed().as_secs_f32();
-    let mut verdict = verdict.unwrap_or(Verdict { name: scenario.to_owned(), part: version.to_owned(), seconds, failure });
-    verdict.ends(end);
-    Ok(verdict)
+    run_one(&log(version, scenario), scenario, version, &["scenario", scenario], &environment)
 }
 
 #[cfg(test)]
