@@ -49,31 +49,30 @@ async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
 }
 
 /// `helm install` or `upgrade`, which returns when the operator runs.
-async fn apply_chart(bed: &Bed, command: &str, more: &[&str]) -> Result<String> {
+async fn apply_chart(bed: &Bed, command: &str, release: &str, more: &[&str]) -> Result<String> {
     let chart = images::repository().join("deploy/chart");
     let label = format!("nodeSelector.{}=", INFRA_LABEL.replace('.', "\\."));
     let chart = chart.to_string_lossy();
     // Pods have the network of their node here: beside two operators on two nodes, a third one finds no free port.
     let values = ["--set-string", &label, "--set", "replicas=1"];
-    let arguments = [&[command, RELEASE, &chart, "--wait", "--timeout=3m"][..], &values, more].concat();
+    let arguments = [&[command, release, &chart, "--wait", "--timeout=3m"][..], &values, more].concat();
     helm(bed, &arguments).await
 }
 
 async fn helm_installs(bed: &mut Bed) -> Result<()> {
-    let notes = apply_chart(bed, "install", &["--create-namespace"]).await?;
+    let notes = apply_chart(bed, "install", RELEASE, &["--create-namespace"]).await?;
     ensure!(notes.contains("kubectl"), "no next command in the notes: {notes}");
     owner_references_are_known(&bed.control_plane, bed.state()).await?;
     bed.say("the operator runs");
     product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
-    let other = apply_chart_named(bed, "other").await;
-    let refused = other.err().context("a second release was installed")?;
+    let refused = apply_chart(bed, "install", "other", &[]).await.err().context("a second release was installed")?;
     ensure!(format!("{refused:#}").contains("cannot be imported into the current release"), "{refused:#}");
 
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, "2").await?;
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; helm upgrade"));
-    apply_chart(bed, "upgrade", &["--set", "logLevel=debug"]).await?;
+    apply_chart(bed, "upgrade", RELEASE, &["--set", "logLevel=debug"]).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=debug"), "the operator was not changed");
     product::roll_to(bed, "3").await?;
@@ -97,7 +96,7 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     watch.at_least(NODES.len()).await?;
     bed.say("what was uninstalled serves on");
 
-    apply_chart(bed, "install", &[]).await?;
+    apply_chart(bed, "install", RELEASE, &[]).await?;
     product::roll_to(bed, "4").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     traffic.all_served(bed).await?;
@@ -106,12 +105,6 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
         ensure!(said.contains(word), "helm uninstall does not say {word:?}: {said}");
     }
     Ok(())
-}
-
-/// A release beside the first one.
-async fn apply_chart_named(bed: &Bed, name: &str) -> Result<String> {
-    let chart = images::repository().join("deploy/chart");
-    helm(bed, &["install", name, &chart.to_string_lossy()]).await
 }
 
 async fn arguments_of_the_operator(bed: &Bed) -> Result<String> {
