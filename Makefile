@@ -1,7 +1,7 @@
 # Each target is a command or two. What a machine lacks is installed where that is allowed, else named.
 
-# The version of e2e/control-plane/go.mod; others have a file in e2e/control-plane/versions.
-DEFAULT_KUBERNETES := 1.36.3
+# Versions other than that of go.mod have a file in e2e/control-plane/versions.
+DEFAULT_KUBERNETES := $(shell sed -n 's|^.k8s.io/kubernetes v||p' e2e/control-plane/go.mod)
 KUBERNETES := $(DEFAULT_KUBERNETES)
 OTHERS := $(patsubst e2e/control-plane/versions/%.mod,%,$(wildcard e2e/control-plane/versions/*.mod))
 CONTROL_PLANE := target/bed/control-plane$(addprefix -,$(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES)))
@@ -176,9 +176,9 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 # A release: docs/releasing.md. What it publishes beside images is in target/release-files.
 .PHONY: chart plugin-binaries plugin-archives release-files release-test
 
-chart: target/bed/helm
+chart: $(HELM)
 	@mkdir -p target/release-files
-	target/bed/helm package deploy/chart --destination target/release-files
+	$(HELM) package deploy/chart --destination target/release-files
 
 plugin-binaries:
 	@.ci/plugin-binaries
@@ -191,7 +191,7 @@ release-files:
 
 KREW := target/bed/krew target/bed/validate-krew-manifest
 
-release-test: target/bed/actionlint $(KREW)
+release-test: $(ACTIONLINT) $(KREW)
 	@.ci/release-test
 
 # For tests of the plugin's manifest alone. krew is under the Apache License 2.0.
