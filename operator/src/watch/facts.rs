@@ -4,7 +4,7 @@ use crds::{UnixSeconds, hash, in_place::PodRecord, names, node_readiness_gate::C
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
-        core::v1::{ContainerStatus, Node, Pod, PodSpec, PodStatus, Service},
+        core::v1::{ContainerState, ContainerStatus, Node, Pod, PodSpec, PodStatus, Service},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -272,7 +272,7 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         gated: gated(pod, status, specs),
         unmet: unmet(pod, status),
         pull: pull(pod, status),
-        trouble: trouble(status, ended),
+        trouble: trouble(status, ended, pod.spec.as_ref().is_some_and(is_gated)),
         port_conflict: port_conflict(pod),
     }
 }
@@ -287,24 +287,46 @@ fn port_conflict(pod: &Pod) -> Option<String> {
     Some(format!("node {node}: {}", end.message.as_deref().unwrap_or("the health port is taken").trim()))
 }
 
-/// Reason and message of what keeps a pod from running.
-fn trouble(status: &PodStatus, ended: bool) -> Option<(String, String)> {
+/// Reason and message of what keeps a pod from running. A kubelet shows the end of a container for some ten seconds before it says that it
+/// waits to start it again, and that only for a moment.
+fn trouble(status: &PodStatus, ended: bool, in_place: bool) -> Option<(String, String)> {
     if ended && let Some(reason) = &status.reason {
         return Some((reason.clone(), status.message.clone().unwrap_or_default()));
     }
-    let containers = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-    let waiting = containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref());
-    let known = waiting.filter_map(|waiting| {
+    let containers = || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    let waiting = containers().filter_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
         let reason = waiting.reason.clone().filter(|reason| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))?;
-        Some((reason, waiting.message.clone().unwrap_or_default()))
+        let mut message = waiting.message.clone().unwrap_or_default();
+        if reason == CRASH_LOOP
+            && let Some((cause, ended)) = container.last_state.as_ref().and_then(|last| end(&container.name, last))
+        {
+            message = format!("{message}; {ended} ({cause})");
+        }
+        Some((reason, message))
     });
+    let ends = containers().filter_map(|container| end(&container.name, container.state.as_ref()?));
+    // An update in place ends the former container.
+    let ends = ends.filter(|(reason, _)| !in_place || reason == OUT_OF_MEMORY);
     let scheduling = status
         .conditions
         .iter()
         .flatten()
         .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
         .map(|condition| (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default()));
-    known.chain(scheduling).next()
+    waiting.chain(ends).chain(scheduling).next()
+}
+
+/// Reason of a container that waits longer and longer to be started again.
+const CRASH_LOOP: &str = "CrashLoopBackOff";
+/// Reason of one that needed more memory than its limit.
+const OUT_OF_MEMORY: &str = "OOMKilled";
+
+/// Reason and message of a container that ended and was not to end.
+fn end(container: &str, state: &ContainerState) -> Option<(String, String)> {
+    let end = state.terminated.as_ref().filter(|end| end.exit_code != 0)?;
+    let reason = end.reason.clone().unwrap_or_else(|| "Error".to_owned());
+    Some((reason, format!("container {container} ended with exit code {}", end.exit_code)))
 }
 
 /// What is read of a health-checker `DaemonSet`.

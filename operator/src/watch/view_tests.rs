@@ -415,6 +415,40 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_was_not_evicted() {
 }
 
 #[test]
+fn a_pod_says_how_its_container_ended_before_and_while_it_waits_to_be_started_again() {
+    let killed = json!({ "exitCode": 137, "reason": "OOMKilled", "startedAt": null, "finishedAt": null });
+    let asked = json!({ "exitCode": 143, "reason": "Error", "startedAt": null, "finishedAt": null });
+    let done = json!({ "exitCode": 0, "reason": "Completed", "startedAt": null, "finishedAt": null });
+    let waits = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
+    let oom = Some(("OOMKilled".to_owned(), "container c ended with exit code 137".to_owned()));
+    for (in_place, state, last, trouble) in [
+        (false, json!({ "terminated": killed }), json!({}), oom.clone()),
+        (true, json!({ "terminated": killed }), json!({}), oom),
+        (
+            false,
+            waits.clone(),
+            json!({ "terminated": killed }),
+            Some(("CrashLoopBackOff".to_owned(), "back-off 10s; container c ended with exit code 137 (OOMKilled)".to_owned())),
+        ),
+        (false, waits, json!({}), Some(("CrashLoopBackOff".to_owned(), "back-off 10s".to_owned()))),
+        (false, json!({ "terminated": asked }), json!({}), Some(("Error".to_owned(), "container c ended with exit code 143".to_owned()))),
+        // An update in place ends the former container.
+        (true, json!({ "terminated": asked }), json!({}), None),
+        (false, json!({ "terminated": done }), json!({}), None),
+        (false, json!({ "running": {} }), json!({ "terminated": killed }), None),
+    ] {
+        let mut object = pod("edge", "p", "a");
+        if in_place {
+            object["spec"]["readinessGates"] = json!([{ "conditionType": names::IN_PLACE_GATE }]);
+        }
+        let status =
+            json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 1, "state": state, "lastState": last });
+        object["status"] = json!({ "phase": "Running", "containerStatuses": [status] });
+        assert_eq!(facts::pod(&of(object.clone()), &mut SpecInterner::default()).trouble, trouble, "{object}");
+    }
+}
+
+#[test]
 fn the_template_of_an_orphan_is_that_of_its_deployment() {
     let labels = json!({ "app": "web", "pod-template-hash": "1a" });
     let set = json!({ "metadata": {}, "spec": { "selector": {}, "template": { "metadata": { "labels": labels } } } });

@@ -543,7 +543,7 @@ pub(crate) fn failure_word(reason: &str) -> &'static str {
 fn trouble_word(reason: &str) -> &'static str {
     match reason {
         "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => "ImagePull",
-        "CrashLoopBackOff" | "Error" | "RunContainerError" => "CrashLoop",
+        "CrashLoopBackOff" | "Error" | "OOMKilled" | "RunContainerError" | "StartError" => "CrashLoop",
         "CreateContainerConfigError" | "CreateContainerError" => "ContainerConfig",
         "Unschedulable" => "Unschedulable",
         "NodePorts" | "OutOfcpu" | "OutOfmemory" | "OutOfpods" | "NodeAffinity" => "AdmissionRejected",
