@@ -7,6 +7,7 @@ OTHERS := $(patsubst e2e/control-plane/versions/%.mod,%,$(wildcard e2e/control-p
 CONTROL_PLANE := target/bed/control-plane$(addprefix -,$(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES)))
 DEFINITIONS := target/bed/definitions
 KWOK := target/bed/kwok
+KUBELET := target/bed/kubelet
 HELM := target/bed/helm
 KUBECONFORM := target/bed/kubeconform
 ACTIONLINT := target/bed/actionlint
@@ -17,10 +18,10 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test versions manifests chart-test
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test versions kubelet-bed manifests chart-test
 
 help:
-	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet"
+	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
 	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
 	@echo "make test            the same in full, and each promise on a real control plane (a quarter of an hour)"
 	@echo "make soak            every scenario alone (hours); SOAK=name for some, REPEAT=20; goes on where it was stopped"
@@ -30,6 +31,7 @@ help:
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
 	@echo "make versions        some scenarios on each supported version of Kubernetes (an hour); KUBERNETES=1.34.4 for one"
+	@echo "make kubelet-bed     some scenarios and the demo on real kubelets with containerd, as root (an hour); SOAK=name for some"
 	@echo "make images          images for amd64 and arm64 in target/images (half an hour the first time)"
 	@echo "make manifests       writes the manifests in deploy/ from the chart in deploy/chart"
 	@echo "make chart-test      checks the chart and what it renders (Helm, which it is tested with, takes five minutes to build, once)"
@@ -37,10 +39,10 @@ help:
 
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
 # e2e/Cargo.toml: the one after the other compiles none twice.
-demo: deps control-plane
+demo: deps control-plane $(if $(filter kubelet,$(NODES)),kubelet-fittings)
 	@echo "building what the demo runs: bed, operator, health-checker, virtual-kubelet (four to eight minutes on two cores, once)"
 	@cargo build --locked -p e2e -p operator -p health-checker -p virtual-kubelet --bins
-	@target/debug/bed demo $(if $(KEEP),--keep)
+	@$(if $(filter kubelet,$(NODES)),BED_KUBELETS=1) target/debug/bed demo $(if $(KEEP),--keep)
 
 check:
 	@.ci/test check
@@ -49,10 +51,12 @@ test: deps control-plane
 	@.ci/deps test
 	@.ci/test test
 
-# What a machine is not allowed to install, one scenario lacks, and says so; the others go on.
+# What a machine is not allowed to install, one scenario lacks, and says so; the others go on. Without SOAK and REPEAT, it is followed by all
+# that other versions of Kubernetes, real kubelets, images, chart and release are tested by.
 soak: deps control-plane definitions build
 	@-.ci/deps soak
 	@target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT))
+	@$(if $(SOAK)$(REPEAT),true,$(MAKE) --no-print-directory versions kubelets-if-possible chart-test images-test release-test)
 
 # What it builds is its own, below target/mutants.
 mutants:
@@ -110,6 +114,27 @@ target/bed/control-plane-%: e2e/control-plane/versions/%.mod e2e/control-plane/v
 # Some scenarios on each supported version of Kubernetes; writes docs/kubernetes-versions.md. KUBERNETES=1.34.4 runs one, and writes nothing.
 versions: deps control-plane build $(if $(filter $(DEFAULT_KUBERNETES),$(KUBERNETES)),$(OTHERS:%=target/bed/control-plane-%))
 	@target/debug/bed versions $(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES))
+
+# Scenarios and the demo on machines with real kubelets, and with the images as they would be published. It needs root, control groups of
+# version 1, and Debian's containerd, runc, containernetworking-plugins, iptables and busybox-static.
+kubelet-bed: deps control-plane build kubelet-fittings
+	@target/debug/bed kubelets $(SOAK)
+
+.PHONY: kubelet-fittings kubelets-if-possible
+# Where something is missing, it names each scenario as not run.
+kubelets-if-possible: deps control-plane build
+	@-$(MAKE) --no-print-directory kubelet-fittings
+	@target/debug/bed kubelets --if-possible
+
+kubelet-fittings: $(KUBELET)
+	@.ci/deps kubelets
+	@ARCHITECTURES=$(if $(filter aarch64,$(shell uname -m)),arm64,amd64) .ci/images
+
+$(KUBELET): e2e/kubelet/main.go e2e/kubelet/go.mod e2e/kubelet/go.sum
+	@echo "building a kubelet into $@ (two minutes on two cores, once)"
+	@mkdir -p $(@D)
+	cd e2e/kubelet && go build -trimpath -ldflags "$(call ldflags,$(DEFAULT_KUBERNETES))" -o ../../$@ .
+	@touch $@
 
 # What Kubernetes 1.33 would refuse in the CRDs: it estimates that rules cost more than newer releases do.
 definitions: $(DEFINITIONS)

@@ -11,7 +11,11 @@ use e2e::{
         self, Ports,
         front::{Door, Front},
     },
-    host::namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
+    host::{
+        cgroups::{self, JOIN_ARGUMENT},
+        machine::{self, MACHINE_ARGUMENT},
+        namespaces::{self, INIT_ARGUMENT, INSIDE_ARGUMENT, Outside},
+    },
     runs,
     scenario::{self, Group},
     scenarios,
@@ -58,6 +62,14 @@ enum Command {
     Versions {
         /// Run only this version, and write nothing.
         only: Option<String>,
+    },
+    /// Run scenarios on machines with real kubelets and containerd. `make kubelet-bed` builds what they need before.
+    Kubelets {
+        /// Run only scenarios whose names contain this text.
+        only: Option<String>,
+        /// Where something is missing, name what did not run, and succeed.
+        #[arg(long)]
+        if_possible: bool,
     },
     /// List the scenarios.
     List {
@@ -107,6 +119,12 @@ fn start() -> Result<ExitCode> {
     if let Some(rest) = namespaces::after(&arguments, INIT_ARGUMENT) {
         return namespaces::init(rest);
     }
+    if let Some(rest) = namespaces::after(&arguments, JOIN_ARGUMENT) {
+        return cgroups::join(rest);
+    }
+    if let Some(rest) = namespaces::after(&arguments, MACHINE_ARGUMENT) {
+        return machine::init(rest);
+    }
     if let Some(rest) = namespaces::after(&arguments, INSIDE_ARGUMENT) {
         let program = OsString::from("bed");
         return inside(Arguments::parse_from(std::iter::once(&program).chain(rest)).command);
@@ -132,6 +150,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
         Command::Test { beds } => runs::test(*beds),
         Command::Soak { only, repeat } => runs::soak(only.as_deref(), *repeat),
         Command::Versions { only } => runs::versions(only.as_deref()),
+        Command::Kubelets { only, if_possible } => runs::kubelets(only.as_deref(), *if_possible),
         Command::Rights => rights::check(&scenarios::names()).map(|()| ExitCode::SUCCESS),
         Command::FleetLimit(limit) => {
             let runtime = tokio::runtime::Runtime::new().context("starting the async runtime")?;
@@ -191,6 +210,7 @@ fn inside(command: Command) -> Result<ExitCode> {
             | Command::Test { .. }
             | Command::Soak { .. }
             | Command::Versions { .. }
+            | Command::Kubelets { .. }
             | Command::Rights
             | Command::FleetLimit(_)
             | Command::GatesLimit(_) => Ok(ExitCode::SUCCESS),

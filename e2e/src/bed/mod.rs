@@ -8,6 +8,7 @@ pub mod haproxy;
 pub mod health_check;
 pub mod leftovers;
 pub mod listener;
+pub mod machine;
 pub mod node;
 pub mod operator;
 pub mod recorder;
@@ -30,11 +31,12 @@ use crate::{
         control_plane::{ControlPlane, Timing},
         haproxy::{Check, HaProxy},
         leftovers::Entry,
-        node::{Credentials, Node, NodeSpec},
+        machine::Fittings,
+        node::{Node, NodeSpec},
         recorder::Recorder,
     },
     eventually::eventually,
-    host::{images, namespaces, network, process::Process},
+    host::{certificates::Credentials, images, namespaces, network, process::Process},
 };
 
 /// The nodes that the operator's pods run on, one each. They get no traffic.
@@ -52,6 +54,8 @@ pub struct Options {
     pub nodes: Vec<NodeSpec>,
     /// Whether there are also [`INFRA_NODES`], for pods that are not to share the fate of the others.
     pub infra: bool,
+    /// Whether nodes are machines with real kubelets and containerd. [`machine::KUBELETS`] has the same effect.
+    pub kubelets: bool,
     /// How `HAProxy` checks the nodes.
     pub check: Check,
     /// Delays of the control plane.
@@ -71,6 +75,13 @@ impl Options {
     #[must_use]
     pub fn with_infra(mut self) -> Self {
         self.infra = true;
+        self
+    }
+
+    /// With real kubelets.
+    #[must_use]
+    pub fn with_kubelets(mut self) -> Self {
+        self.kubelets = true;
         self
     }
 
@@ -96,6 +107,8 @@ pub struct Bed {
     /// Everything that happened, for the auditor.
     pub recorder: Recorder,
     nodes: BTreeMap<String, Node>,
+    /// With real kubelets.
+    fittings: Option<Fittings>,
     haproxy_process: Process,
     state: PathBuf,
     next_index: u8,
@@ -111,6 +124,8 @@ impl Bed {
         namespaces::check_tools(&["haproxy", "nginx", "wrk"])?;
         let state = PathBuf::from(namespaces::STATE);
         images::write_table(&state)?;
+        let kubelets = options.kubelets || std::env::var_os(machine::KUBELETS).is_some();
+        let fittings = if kubelets { Some(Fittings::make(&state).await?) } else { None };
         network::create().await.context("making the bed's network")?;
         say(started, "starting the control plane");
         let control_plane = ControlPlane::start(&state, &options.timing).await?;
@@ -125,6 +140,7 @@ impl Bed {
             control_plane,
             recorder,
             nodes: BTreeMap::new(),
+            fittings,
             haproxy_process,
             state,
             next_index: 1,
@@ -203,6 +219,11 @@ impl Bed {
     /// When it was started.
     pub fn started(&self) -> Instant {
         self.started
+    }
+
+    /// Whether its nodes are machines with real kubelets.
+    pub fn has_kubelets(&self) -> bool {
+        self.fittings.is_some()
     }
 
     /// A node by its name.
@@ -324,7 +345,7 @@ impl Bed {
             serving: (!spec.requests_certificate).then_some(serving),
             client_authority: self.control_plane.authority(),
         };
-        let mut node = Node::create(spec, index, credentials, &self.state, self.client.clone()).await?;
+        let mut node = Node::create((spec, index), credentials, &self.state, self.fittings.as_ref(), self.client.clone()).await?;
         node.start_agent()?;
         let named = (node.name().to_owned(), node.address());
         self.nodes.insert(named.0.clone(), node);

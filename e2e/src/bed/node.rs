@@ -18,8 +18,9 @@ use serde_json::json;
 use tokio::process::Command;
 
 use crate::{
+    bed::machine::{Fittings, Machine},
     eventually::eventually,
-    host::{certificates::Identity, images, network, process::Process},
+    host::{certificates::Credentials, images, network, process::Process},
 };
 
 /// How long a node may take to register and become Ready.
@@ -81,17 +82,6 @@ impl NodeSpec {
     }
 }
 
-/// What a node agent is known by, and knows others by.
-#[derive(Clone, Debug)]
-pub struct Credentials {
-    /// Its access to the API server.
-    pub kubeconfig: PathBuf,
-    /// What its own API serves with, unless it requests that.
-    pub serving: Option<Identity>,
-    /// Who signs certificates of clients of its API.
-    pub client_authority: PathBuf,
-}
-
 /// A node of the bed.
 pub struct Node {
     spec: NodeSpec,
@@ -99,14 +89,30 @@ pub struct Node {
     credentials: Credentials,
     state: PathBuf,
     agent: Option<Process>,
+    /// Of a node with a real kubelet.
+    machine: Option<Machine>,
     client: Client,
 }
 
 impl Node {
-    /// Makes the machine: its network. Its agent is started by [`Node::start_agent`].
-    pub async fn create(spec: NodeSpec, index: u8, credentials: Credentials, state: &Path, client: Client) -> Result<Self> {
+    /// Makes what its agent needs: its network, and with `fittings` a machine for a kubelet. Its agent is started by [`Node::start_agent`].
+    pub async fn create(
+        (spec, index): (NodeSpec, u8),
+        credentials: Credentials,
+        state: &Path,
+        fittings: Option<&Fittings>,
+        client: Client,
+    ) -> Result<Self> {
         network::create_node(&spec.name, index).await.with_context(|| format!("making the network of node {}", spec.name))?;
-        Ok(Self { spec, index, credentials, state: state.to_owned(), agent: None, client })
+        let mut node = Self { spec, index, credentials, state: state.to_owned(), agent: None, machine: None, client };
+        if let Some(fittings) = fittings {
+            network::route_pods(&node.spec.name, index).await?;
+            let (root, logs) = (node.root(), state.join("logs"));
+            let mut machine = Machine::create(&node.spec.name, index, &node.credentials, (&root, &logs), fittings.clone())?;
+            machine.boot().await?;
+            node.machine = Some(machine);
+        }
+        Ok(node)
     }
 
     /// Its name.
@@ -122,6 +128,27 @@ impl Node {
     /// Starts the node agent. It finds the pods that a killed predecessor left.
     pub fn start_agent(&mut self) -> Result<()> {
         ensure!(self.agent.is_none(), "the agent of node {} is running already", self.spec.name);
+        let command = match &self.machine {
+            Some(machine) => machine.kubelet(&self.kubelet_flags())?,
+            None => self.virtual_kubelet()?,
+        };
+        self.agent = Some(Process::start(&format!("node-{}", self.spec.name), &self.state.join("logs"), command)?);
+        Ok(())
+    }
+
+    fn kubelet_flags(&self) -> Vec<String> {
+        let (own, _) = self.labels_by_writer();
+        let mut flags = vec![format!("--hostname-override={}", self.spec.name), format!("--node-ip={}", self.address())];
+        if !own.is_empty() {
+            flags.push(format!("--node-labels={}", own.join(",")));
+        }
+        if !self.spec.taints.is_empty() {
+            flags.push(format!("--register-with-taints={}", self.spec.taints.join(",")));
+        }
+        flags
+    }
+
+    fn virtual_kubelet(&self) -> Result<Command> {
         let (own, _) = self.labels_by_writer();
         let mut command = Command::new("nsenter");
         command
@@ -145,9 +172,12 @@ impl Node {
         if !self.spec.taints.is_empty() {
             command.args(["--taints", &self.spec.taints.join(",")]);
         }
-        let name = format!("node-{}", self.spec.name);
-        self.agent = Some(Process::start(&name, &self.state.join("logs"), command)?);
-        Ok(())
+        Ok(command)
+    }
+
+    /// The machine of a node with a real kubelet.
+    pub fn machine(&mut self) -> Result<&mut Machine> {
+        self.machine.as_mut().with_context(|| format!("node {} has no machine", self.spec.name))
     }
 
     /// Waits until the Node is Ready, and puts on the labels that it may not give itself.
@@ -191,7 +221,7 @@ impl Node {
         self.start_agent()
     }
 
-    /// Lets the agent report every pod as unready once, as a kubelet does when it restarts.
+    /// Lets a virtual kubelet report every pod as unready once, as a kubelet does when it restarts.
     pub fn forget_readiness(&self) -> Result<()> {
         self.agent.as_ref().with_context(|| format!("the agent of node {} is not running", self.spec.name))?.signal(Signal::SIGHUP)
     }
@@ -204,6 +234,28 @@ impl Node {
     /// Plugs the cable in again.
     pub async fn heal(&self) -> Result<()> {
         network::set_link(self.index, true).await
+    }
+
+    /// The machine dies: nothing reaches it, and its agent is gone. On a machine with a real kubelet so is all else that ran.
+    pub async fn die(&mut self) -> Result<()> {
+        self.cut().await?;
+        match &mut self.machine {
+            Some(machine) => {
+                machine.power_off().await?;
+                self.agent = None;
+                Ok(())
+            }
+            None => self.stop_agent().await,
+        }
+    }
+
+    /// A machine that has died is switched on again.
+    pub async fn come_back(&mut self) -> Result<()> {
+        self.heal().await?;
+        if let Some(machine) = &mut self.machine {
+            machine.boot().await?;
+        }
+        self.start_agent()
     }
 
     /// Deletes the Node object and waits until the agent has registered the node again under its name, as when a
@@ -238,6 +290,9 @@ impl Node {
         if let Some(agent) = self.agent.take() {
             agent.kill().await?;
         }
+        if let Some(machine) = &mut self.machine {
+            machine.power_off().await?;
+        }
         network::remove_node(&self.spec.name, self.index).await.with_context(|| format!("taking node {} away", self.spec.name))?;
         match Api::<ApiNode>::all(self.client.clone()).delete(&self.spec.name, &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -249,6 +304,7 @@ impl Node {
     /// Another machine comes in the place of one that is gone ([`Node::remove`]), with its name and address: none of its processes is
     /// left, and its disk is empty.
     pub async fn replace(&mut self) -> Result<()> {
+        ensure!(self.machine.is_none(), "no scenario replaces a machine with a real kubelet yet");
         network::end_processes(&self.spec.name).await.with_context(|| format!("ending what ran on node {}", self.spec.name))?;
         self.wipe().await?;
         self.start_agent()?;
@@ -258,6 +314,9 @@ impl Node {
 
     async fn wipe(&self) -> Result<()> {
         let root = self.root();
+        if let Some(machine) = &self.machine {
+            machine.scrap()?;
+        }
         // Its processes were killed, and may take a moment to end.
         eventually(READY, &format!("{} is removed", root.display()), async || match std::fs::remove_dir_all(&root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),

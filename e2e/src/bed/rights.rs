@@ -159,6 +159,12 @@ impl Requests {
         std::fs::write(&path, serde_json::to_vec_pretty(&self.used)?).with_context(|| format!("writing {}", path.display()))
     }
 
+    /// What kubelets of Kubernetes ask for is no matter of this project.
+    pub fn forget_nodes(&mut self) {
+        self.used.retain(|one| one.role != Role::NodeAgent);
+        self.forbidden.retain(|(user, ..), _| role(user) != Role::NodeAgent);
+    }
+
     /// Fails when something was forbidden.
     pub fn expect_none_forbidden(&self) -> Result<()> {
         let forbidden: BTreeSet<_> =

@@ -123,6 +123,17 @@ impl Authority {
     }
 }
 
+/// What a node agent is known by, and knows others by.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// Its access to the API server.
+    pub kubeconfig: PathBuf,
+    /// What its own API serves with, unless it requests that.
+    pub serving: Option<Identity>,
+    /// Who signs certificates of clients of its API.
+    pub client_authority: PathBuf,
+}
+
 /// Writes a file that only its owner may read.
 pub fn write_private(path: &Path, text: &str) -> Result<PathBuf> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;

@@ -28,6 +28,8 @@ use nix::{
     unistd::{Pid, Uid, getpid},
 };
 
+use super::cgroups;
+
 /// First argument of the process that becomes process 1 of the namespaces.
 pub const INIT_ARGUMENT: &str = "init";
 /// First argument of the program proper, once it is inside.
@@ -53,8 +55,9 @@ impl Outside {
         check_tools(&["setpriv", "unshare", "nsenter", "ip"])?;
         check_namespaces()?;
         let program = std::env::current_exe().context("finding this program's own path")?;
-        let mut child =
-            unshare().arg(program).arg(INIT_ARGUMENT).args(arguments).stdin(Stdio::piped()).spawn().context("starting `setpriv`")?;
+        let mut command = unshare();
+        command.arg(program).arg(INIT_ARGUMENT).args(arguments).envs([cgroups::environment()]).stdin(Stdio::piped());
+        let mut child = command.spawn().context("starting `setpriv`")?;
         let lifeline = child.stdin.take().context("the bed was started without a lifeline")?;
         Ok(Self { child, lifeline })
     }
@@ -68,6 +71,7 @@ impl Outside {
     pub fn wait(mut self) -> Result<ExitCode> {
         let status = self.child.wait().context("waiting for the bed")?;
         drop(self.lifeline);
+        cgroups::remove_unused()?;
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
     }
 }

@@ -5,10 +5,12 @@
 
 mod compiler;
 mod groups;
+mod kubelets;
 mod soak;
 mod verdict;
 mod versions;
 
 pub use groups::test;
+pub use kubelets::kubelets;
 pub use soak::soak;
 pub use versions::versions;

@@ -23,6 +23,7 @@ mod in_place;
 mod incidents;
 mod kubelet_api;
 mod limits;
+mod machines;
 mod membership;
 mod migration;
 mod missing_rights;
@@ -166,6 +167,9 @@ pub const ALL: &[Scenario] = &[
     unattended::RIVALS,
     migration::FROM_A_DAEMON_SET,
     migration::FROM_THE_ORIGINAL,
+    machines::KILLED,
+    machines::FULL_DISK,
+    machines::OUT_OF_MEMORY,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
@@ -200,9 +204,9 @@ pub fn find_group(name: &str) -> Result<&'static Group> {
     GROUPS.iter().find(|group| group.name == name).with_context(|| format!("there is no group `{name}`; `bed list --groups` lists them"))
 }
 
-/// Names of all scenarios.
+/// Names of all scenarios on virtual kubelets: what runs on any machine.
 pub fn names() -> Vec<&'static str> {
-    ALL.iter().map(|scenario| scenario.name).collect()
+    ALL.iter().filter(|scenario| !(scenario.options)().kubelets).map(|scenario| scenario.name).collect()
 }
 
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that

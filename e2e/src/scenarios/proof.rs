@@ -224,8 +224,7 @@ pub(super) async fn machine_dies(bed: &mut Bed, not_ready: &str) -> Result<()> {
 /// The machine of the node that has the revision dies, and is back some time after its Node is lost; meanwhile no other node gets the
 /// revision.
 pub(super) async fn dies(bed: &mut Bed, node: &str, back_after: Duration, from: usize, revision: &str) -> Result<()> {
-    bed.node(node)?.cut().await?;
-    bed.node(node)?.stop_agent().await?;
+    bed.node(node)?.die().await?;
     bed.say(&format!("the machine of {node} dies"));
     is_lost(bed, node).await?;
     throughout(back_after, "no other node gets the revision", async || {
@@ -234,8 +233,7 @@ pub(super) async fn dies(bed: &mut Bed, node: &str, back_after: Duration, from: 
         Ok(())
     })
     .await?;
-    bed.node(node)?.start_agent()?;
-    bed.node(node)?.heal().await
+    bed.node(node)?.come_back().await
 }
 
 /// A node on which a pod of the revision is ready.
