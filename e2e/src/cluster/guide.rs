@@ -8,6 +8,8 @@ use tokio::process::Command;
 
 use crate::{bed::Bed, host::images};
 
+/// Helm's place in the checkout; `make` builds it for scenarios that need it.
+pub const HELM: &str = "target/bed/helm";
 /// How long a command may take; some wait for up to five minutes themselves.
 const COMMAND: Duration = Duration::from_mins(6);
 
@@ -17,6 +19,7 @@ pub struct Guide {
     text: String,
     programs: PathBuf,
     directory: PathBuf,
+    kubeconfig: PathBuf,
 }
 
 impl Guide {
@@ -44,12 +47,19 @@ impl Guide {
                 symlink(images::repository().join(shown), &link).with_context(|| format!("making {}", link.display()))?;
             }
         }
+        for (name, program) in [("helm", images::repository().join(HELM)), ("kubectl-ids", images::workspace_binary("kubectl-ids")?)] {
+            let link = programs.join(name);
+            if !link.exists() {
+                // Not each scenario has built Helm.
+                symlink(&program, &link).with_context(|| format!("making {}", link.display()))?;
+            }
+        }
         for (name, script) in [("kubectl", kubectl(bed)), ("curl", curl(bed, nodes)?)] {
             let path = programs.join(name);
             std::fs::write(&path, format!("#!/bin/bash\n{script}\n")).with_context(|| format!("writing {}", path.display()))?;
             std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).context("making it executable")?;
         }
-        Ok(Self { all, text, programs, directory })
+        Ok(Self { all, text, programs, directory, kubeconfig: bed.control_plane.admin_kubeconfig().to_owned() })
     }
 
     /// The text of a step: from the bold words with which it begins to the next that begin a line.
@@ -84,6 +94,11 @@ impl Guide {
         anyhow::bail!("no {kind} {name} in the guide")
     }
 
+    /// The commands of the section.
+    pub fn commands(&self) -> Vec<String> {
+        commands(&self.text)
+    }
+
     /// Runs all commands of the section; returns what they print.
     pub async fn run_all(&self) -> Result<String> {
         self.run_all_as(|command| command).await
@@ -113,7 +128,13 @@ impl Guide {
     pub async fn shell(&self, command: &str) -> Result<String> {
         let path = format!("{}:{}", self.programs.display(), std::env::var("PATH").unwrap_or_default());
         let mut shell = Command::new("/bin/bash");
-        shell.args(["-c", command]).current_dir(&self.directory).env("PATH", path).stdin(Stdio::null()).kill_on_drop(true);
+        shell
+            .args(["-c", command])
+            .current_dir(&self.directory)
+            .env("PATH", path)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         let output = tokio::time::timeout(COMMAND, shell.output()).await.with_context(|| format!("it does not end: {command}"))?;
         let output = output.with_context(|| format!("running {command}"))?;
         let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -123,8 +144,7 @@ impl Guide {
 }
 
 fn kubectl(bed: &Bed) -> String {
-    let (program, admin) = (bed.control_plane.program(), bed.control_plane.admin_kubeconfig());
-    format!("exec {} kubectl --kubeconfig {} \"$@\"", program.display(), admin.display())
+    format!("exec {} kubectl \"$@\"", bed.control_plane.program().display())
 }
 
 /// As much of curl as the guide needs: no DNS knows the bed's nodes, and not every machine has the real one.
@@ -138,7 +158,7 @@ fn curl(bed: &Bed, nodes: &[&str]) -> Result<String> {
     Ok(format!(
         "url=${{@: -1}}; host=${{url#http://}}; host=${{host%%/*}}; port=${{host#*:}}; host=${{host%%:*}}\n{addresses}\
          exec 3<>\"/dev/tcp/$host/$port\" || exit 7\nprintf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3\nread -r -t 5 line <&3\n\
-         [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}"
+         [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}\necho \"$line\"; cat <&3"
     ))
 }
 

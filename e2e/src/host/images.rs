@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::host::namespaces::find_program;
 
+/// Where the product's images are in `deploy/`: nowhere.
+pub const REGISTRY: &str = "registry.invalid/ingress-daemonset/";
 /// The operator's image in `deploy/`.
 pub const OPERATOR: &str = "registry.invalid/ingress-daemonset/operator:0.1.0";
 /// The health checker's image, the operator's default.

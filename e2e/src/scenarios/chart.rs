@@ -8,7 +8,10 @@ use crds::token::Phase;
 use crate::{
     auditor::Expectations,
     bed::{Bed, INFRA_LABEL, operator::NAMESPACE, owner_references_are_known},
-    cluster::product::{self, deployment_mark, four_nodes, rolling_update},
+    cluster::{
+        guide::HELM as PROGRAM,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
     eventually::throughout,
     host::images,
     load::{LoadOptions, Traffic},
@@ -33,14 +36,14 @@ pub const HELM: Scenario = Scenario {
 /// Builds Helm, which only this needs.
 pub fn build_helm() -> Result<()> {
     let mut make = std::process::Command::new("make");
-    let status = make.args(["--no-print-directory", "target/bed/helm"]).current_dir(images::repository()).status();
-    ensure!(status.context("running make")?.success(), "make target/bed/helm failed");
+    let status = make.args(["--no-print-directory", PROGRAM]).current_dir(images::repository()).status();
+    ensure!(status.context("running make")?.success(), "make {PROGRAM} failed");
     Ok(())
 }
 
 /// `helm`, as a user in the checkout calls it, but for what finds its cluster. What it prints on both streams: hooks are on the second one.
 async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
-    let mut helm = tokio::process::Command::new(images::repository().join("target/bed/helm"));
+    let mut helm = tokio::process::Command::new(images::repository().join(PROGRAM));
     helm.args(arguments).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(bed.control_plane.admin_kubeconfig());
     let output = helm.stdin(Stdio::null()).kill_on_drop(true).output().await.context("running helm")?;
     let said = [output.stdout, output.stderr].map(|stream| String::from_utf8_lossy(&stream).into_owned()).concat();

@@ -45,6 +45,7 @@ mod serving;
 mod sharing;
 mod tampering;
 mod tenants;
+mod tutorial;
 mod unattended;
 mod upgrade;
 mod windows;
@@ -61,7 +62,7 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
-    if name == chart::HELM.name {
+    if [chart::HELM.name, tutorial::TUTORIAL.name].contains(&name) {
         chart::build_helm()?;
     }
     if name == clock::STEPS.name {
@@ -131,6 +132,7 @@ pub const ALL: &[Scenario] = &[
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
     first_example::SERVES_THROUGH_A_ROLLOUT,
+    tutorial::TUTORIAL,
     deletion::DELETED_UNDER_LOAD,
     deletion::WITHOUT_OPERATOR,
     deletion::NAME_TAKEN,

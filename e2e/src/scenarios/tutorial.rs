@@ -1,0 +1,86 @@
+//! The tutorial: its commands in their order, as they are written there, from `helm install` to a broken image that is taken back.
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    auditor::Expectations,
+    bed::{Bed, Options, node::NodeSpec, owner_references_are_known},
+    cluster::{guide::Guide, product},
+    host::images,
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+};
+
+/// As few as the tutorial asks for: each is updated in its turn, and proved for a minute.
+const NODES: [&str; 2] = ["n1", "n2"];
+
+/// Somebody who has read README and follows the tutorial.
+pub const TUTORIAL: Scenario = Scenario {
+    name: "who_follows_the_tutorial_installs_serves_updates_and_takes_a_broken_image_back_without_a_lost_request",
+    options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() },
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(tutorial(bed)),
+};
+
+async fn tutorial(bed: &mut Bed) -> Result<()> {
+    let section = |heading: &str| Guide::in_file(bed, "docs/tutorial.md", Some(heading), &NODES);
+    let install = section("Install")?;
+    let told = install.run_all_as(|command| command.replace("REGISTRY/", images::REGISTRY)).await?;
+    owner_references_are_known(&bed.control_plane, bed.state()).await?;
+    // What Helm prints says how to go on.
+    let next: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with("kubectl")).collect();
+    ensure!(next.len() == 3, "Helm said {told}");
+    for command in next {
+        install.shell(&command.replace("NODE...", &NODES.join(" ")).replace(" --watch", "")).await?;
+    }
+    bed.say("the operator runs");
+
+    let example = Guide::in_file(bed, "README.md", Some("First example"), &NODES)?;
+    example.write_example("edge.yaml", str::to_owned)?;
+    let as_told = |command: String| {
+        // What follows a command that has no end of its own is what it prints.
+        let command = if command.starts_with("kubectl get ids") { "kubectl get ids".to_owned() } else { command };
+        command.replace("n1 n2 n3 n4", &NODES.join(" "))
+    };
+    example.run_all_as(as_told).await?;
+    let told = section("Serve port 80")?.run_all_as(|command| command.lines().next().unwrap_or_default().replace("NODE", NODES[0])).await?;
+    for word in ["condition met", "hello", "200", "Serving"] {
+        ensure!(told.contains(word), "no {word} in {told}");
+    }
+    bed.haproxy.serves(product::SAID, &NODES).await?;
+    bed.say("two nodes serve");
+
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let update = section("Update the image")?;
+    // The load of the bed stands for the loop; the command that waits, for the one that shows.
+    let waits = |command: String| match command.as_str() {
+        loops if loops.starts_with("while ") => "true".to_owned(),
+        shows if shows.starts_with("kubectl ids status edge -w") => "kubectl ids status edge --until-complete".to_owned(),
+        _ => command,
+    };
+    update.run_all_as(waits).await?;
+    let made = product::api(bed).get(product::NAME).await?;
+    ensure!(made.spec.template["spec"]["containers"][0]["image"] == images::NEWER_README_NGINX, "the image was not changed");
+    ensure!(product::has_ended(&made, NODES.len()), "the command ended before the rollout");
+    bed.say("the other image runs");
+
+    let broken = section("Take a broken image back")?;
+    let [change, why, undo, wait] = <[String; 4]>::try_from(broken.commands()).ok().context("four commands are known")?;
+    broken.shell(&change).await?;
+    let status = product::status_says(bed, "a node names the image", product::SAID, |status| {
+        status.node_states.iter().any(|state| state.reason == "ImagePull")
+    })
+    .await?;
+    let node = status.node_states.iter().find(|state| state.reason == "ImagePull").context("no node")?;
+    let told = broken.shell(&why.replace("NODE", &node.name)).await?;
+    ensure!(told.contains("ImagePull") && told.contains("nginx:does-not-exist"), "{told}");
+    for command in [undo, wait] {
+        broken.shell(&command).await?;
+    }
+    bed.haproxy.serves(product::SAID, &NODES).await?;
+    broken.shell("sed -i 's/nginx:does-not-exist/nginx:1.30/' edge.yaml && kubectl apply -f edge.yaml").await?;
+    broken.shell("kubectl ids undo edge --clear").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say("the broken image was taken back");
+    traffic.all_served(bed).await
+}
