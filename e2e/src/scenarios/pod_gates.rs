@@ -86,6 +86,8 @@ fn sleeper(name: &str, app: &str, types: &[&str]) -> Value {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "namespace": "default", "labels": { "app": app } },
         "spec": {
+            // What its own address answers is its node.
+            "hostNetwork": true,
             "nodeSelector": { "ingress": "true" },
             "terminationGracePeriodSeconds": 0,
             "containers": [{
