@@ -80,7 +80,7 @@ fn message(body: &[u8]) -> Cow<'_, str> {
 fn sentence(Right { verb, resource, group }: &Right) -> String {
     let (kind, rest) = resource.split_at(resource.find('/').unwrap_or(resource.len()));
     let dot = if group.is_empty() { "" } else { "." };
-    format!("the operator may not {verb} {kind}{dot}{group}{rest}: apply deploy/10-rbac.yaml of this release")
+    format!("the operator may not {verb} {kind}{dot}{group}{rest}: install the ClusterRole of this release again")
 }
 
 /// The right that a refusal is about; nothing where something else refused, such as a webhook, a quota or a namespace that ends.
@@ -227,7 +227,7 @@ mod tests {
             let right = Right { verb: "get".into(), resource: "nodes".into(), group: String::new() };
             assert_eq!(rights.requests.get_or_create(&right).get(), times);
         }
-        assert_eq!(rights.missing(), ["the operator may not get nodes: apply deploy/10-rbac.yaml of this release"]);
+        assert_eq!(rights.missing(), ["the operator may not get nodes: install the ClusterRole of this release again"]);
         tokio::time::advance(COUNTS_FOR).await;
         assert!(rights.missing().is_empty());
     }

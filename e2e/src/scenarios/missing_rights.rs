@@ -127,7 +127,7 @@ async fn without(bed: &Bed, number: usize, right: &str, rollout: Rollout, rules:
         let is_told = metrics.lines().any(|line| line.starts_with("ids_forbidden_requests_total") && line.contains(&counted));
         ensure!(is_told, "nothing was counted for {counted}");
         let ready = operator.get("/readyz").await?;
-        ensure!(ready.contains(&named) && ready.contains("deploy/10-rbac.yaml"), "{ready}");
+        ensure!(ready.contains(&named) && ready.contains("install the ClusterRole"), "{ready}");
         ensure!(ready.contains("503 Service Unavailable") == (rollout == NotReady), "{ready}");
         Ok(ready)
     })

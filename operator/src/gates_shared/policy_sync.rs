@@ -143,7 +143,10 @@ impl PolicySync {
                 Err(kube::Error::Api(status)) if status.code == 403 => {
                     if !std::mem::replace(&mut self.told, true) {
                         let message = status.message;
-                        tracing::warn!(message, "no admission policies without the right to list them: install deploy/10-rbac.yaml");
+                        tracing::warn!(
+                            message,
+                            "no admission policies without the right to list them: install the ClusterRole of this release again"
+                        );
                     }
                     served = Served::Refused;
                 }

@@ -288,12 +288,15 @@ impl Engine {
                 }
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
-                tracing::error!(message = status.message, "NodeReadinessGates cannot be listed: install deploy/10-rbac.yaml");
+                tracing::error!(
+                    message = status.message,
+                    "NodeReadinessGates cannot be listed: install the ClusterRole of this release again"
+                );
                 let since = *self.refused.get_or_insert_with(tokio::time::Instant::now);
                 if since.elapsed() < REFUSED_FOR {
                     return;
                 }
-                self.cannot_list(Some(format!("{}; install deploy/10-rbac.yaml of this release", status.message)));
+                self.cannot_list(Some(format!("{}; install the ClusterRole of this release again", status.message)));
             }
             Err(error) => tracing::warn!(%error, "watch of NodeReadinessGates failed; trying again"),
         }
@@ -558,7 +561,7 @@ impl Engine {
                     }
                     PatchOutcome::Gone => self.forget(&node),
                     PatchOutcome::Forbidden(message) => {
-                        tracing::error!(node, message, "the operator may not patch Nodes: install deploy/10-rbac.yaml");
+                        tracing::error!(node, message, "the operator may not patch Nodes: install the ClusterRole of this release again");
                         self.fail(&node, Some(BACKOFF.1));
                         self.refused(&node, true, message);
                     }

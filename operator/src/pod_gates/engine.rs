@@ -213,7 +213,10 @@ impl Engine {
                 }
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
-                tracing::error!(message = status.message, "PodReadinessGates cannot be listed: install deploy/10-rbac.yaml");
+                tracing::error!(
+                    message = status.message,
+                    "PodReadinessGates cannot be listed: install the ClusterRole of this release again"
+                );
                 // Updates of nodes do not wait for a right that they do not need.
                 self.gates_are_known();
             }
@@ -456,7 +459,7 @@ impl Engine {
                         tracing::error!(
                             namespace = key.0,
                             message,
-                            "the operator may not patch the status of pods: install deploy/10-rbac.yaml"
+                            "the operator may not patch the status of pods: install the ClusterRole of this release again"
                         );
                     }
                     error => tracing::warn!(namespace = key.0, pod = key.1, %error, "status not patched; trying again"),

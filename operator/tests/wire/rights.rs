@@ -372,7 +372,7 @@ async fn is_told(key: &str, without: Without) -> Result<(), String> {
         loop {
             let (ready, scraped) = (get(at, "/readyz").await, get(at, "/metrics").await);
             let says = ready.lines().any(|line| {
-                line.starts_with("the operator may not ") && line.contains(&format!(" {}: apply deploy/10-rbac.yaml", kind(key)))
+                line.starts_with("the operator may not ") && line.contains(&format!(" {}: install the ClusterRole", kind(key)))
             });
             let counts = scraped.lines().any(|line| line.starts_with(COUNTER) && line.contains(&counted));
             let others = ready.lines().filter(|line| line.starts_with("waiting for the first list of: ")).collect::<Vec<_>>();
@@ -432,7 +432,7 @@ async fn an_action_without_its_right_is_refused_counted_and_told() {
         assert!(matches!(result, Err(Error::Forbidden(_))), "{verb} {key}: {result:?}");
         assert_eq!(
             metrics.rights.missing(),
-            [format!("the operator may not {verb} {}: apply deploy/10-rbac.yaml of this release", kind(key))]
+            [format!("the operator may not {verb} {}: install the ClusterRole of this release again", kind(key))]
         );
         let (group, resource) = key.split_once('/').unwrap();
         let line = format!("{COUNTER}{{verb=\"{verb}\",resource=\"{resource}\",group=\"{group}\"}} 1");
@@ -456,7 +456,7 @@ async fn without_the_right_to_ask_about_an_account_it_counts_as_fit_and_that_is_
     snapshot.resource.spec.health_checker = Some(serde_json::from_value(json!({ "serviceAccountName": "checker" })).unwrap());
     ask_rights(&client(&server, &metrics), &mut Memory::of("0a1b2c3d-0000"), &mut snapshot).await;
     assert_eq!(snapshot.account_lacks, [""; 0]);
-    let told = format!("the operator may not create {}: apply deploy/10-rbac.yaml of this release", kind(key));
+    let told = format!("the operator may not create {}: install the ClusterRole of this release again", kind(key));
     assert_eq!(metrics.rights.missing(), [told]);
 }
 

@@ -88,7 +88,7 @@ impl RefusedWrites {
         let (reason, remedy) = if self.forbidden {
             (
                 "PatchForbidden",
-                "give the operator the right to patch Nodes (deploy/10-rbac.yaml), or make admission control allow the patch",
+                "install the ClusterRole of this release again, so that the operator may patch Nodes, or make admission control allow the patch",
             )
         } else {
             ("PatchFailed", "the operator retries; check why the API server or its admission control refuses the write")

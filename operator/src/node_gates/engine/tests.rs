@@ -649,7 +649,7 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
     tokio::time::advance(REFUSED_FOR).await;
     engine.gate_event(forbidden(), &mut BTreeMap::new());
     let why = unreadable(&engine).unwrap().unwrap();
-    assert!(why.contains("gates is forbidden") && why.contains("deploy/10-rbac.yaml"), "{why}");
+    assert!(why.contains("gates is forbidden") && why.contains("install the ClusterRole"), "{why}");
     let marked = tokio::time::timeout(Duration::from_mins(1), requeue.next()).await.unwrap().unwrap();
     assert_eq!(marked.name, "web");
     engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());

@@ -149,7 +149,7 @@ fn a_write_that_is_refused_is_said_in_the_status_which_counts_what_is_on_the_nod
     assert_eq!((status.nodes.matched, status.nodes.held), (1, 0), "{status:?}");
     let ready = |said: &crds::NodeReadinessGateStatus| said.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().clone();
     assert_eq!((ready(&status).status.as_str(), ready(&status).reason.as_str()), ("False", "PatchForbidden"));
-    assert!(ready(&status).message.contains("deploy/10-rbac.yaml") && ready(&status).message.contains("including n1"));
+    assert!(ready(&status).message.contains("install the ClusterRole") && ready(&status).message.contains("including n1"));
     assert_eq!(ready(&said(&plan.views["a"], Some(RefusedWrites { forbidden: false, ..refused }))).reason, "PatchFailed");
     life.settle();
     let view = &life.plan().views["a"];

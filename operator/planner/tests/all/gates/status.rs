@@ -108,7 +108,7 @@ fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
     let refused = RefusedWrites { nodes: 1, node: "n1".into(), forbidden: true, message: "no".into() };
     for (nodes, admission, refused, reason, words) in [
         (3, None, None, "Deleting", vec!["3 nodes"]),
-        (3, None, Some(refused.clone()), "DeletionBlocked", vec!["3 nodes", "including n1", "deploy/10-rbac.yaml"]),
+        (3, None, Some(refused.clone()), "DeletionBlocked", vec!["3 nodes", "including n1", "install the ClusterRole"]),
         (3, Some(Lingering::Waits), None, "Deleting", vec!["acts as before"]),
         (
             3,
