@@ -111,24 +111,28 @@ target/bed/control-plane-%: e2e/control-plane/versions/%.mod e2e/control-plane/v
 	cd e2e/control-plane && go build -modfile=versions/$*.mod -trimpath -ldflags "$(call ldflags,$*)" -o ../../$@ .
 	@touch $@
 
-# Some scenarios on each supported version of Kubernetes; writes docs/kubernetes-versions.md. KUBERNETES=1.34.4 runs one, and writes nothing.
-versions: deps control-plane build $(if $(filter $(DEFAULT_KUBERNETES),$(KUBERNETES)),$(OTHERS:%=target/bed/control-plane-%))
-	@target/debug/bed versions $(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES))
+# Some scenarios on each supported version of Kubernetes; writes docs/kubernetes-versions.md. KUBERNETES=1.34.4 runs one, and writes its row.
+versions: deps control-plane build $(if $(filter command line,$(origin KUBERNETES)),,$(OTHERS:%=target/bed/control-plane-%))
+	@target/debug/bed versions $(if $(filter command line,$(origin KUBERNETES)),$(KUBERNETES))
 
 # Scenarios and the demo on machines with real kubelets, and with the images as they would be published. It needs root, control groups of
 # version 1, and Debian's containerd, runc, containernetworking-plugins, iptables and busybox-static.
 kubelet-bed: deps control-plane build kubelet-fittings
 	@target/debug/bed kubelets $(SOAK)
 
-.PHONY: kubelet-fittings kubelets-if-possible
+.PHONY: kubelet-fittings machine-images kubelets-if-possible
 # Where something is missing, it names each scenario as not run.
 kubelets-if-possible: deps control-plane build
-	@-$(MAKE) --no-print-directory kubelet-fittings
+	@-.ci/deps kubelets
+	@$(MAKE) --no-print-directory machine-images
 	@target/debug/bed kubelets --if-possible
 
-kubelet-fittings: $(KUBELET)
+kubelet-fittings: machine-images
 	@.ci/deps kubelets
-	@ARCHITECTURES=$(if $(filter aarch64,$(shell uname -m)),arm64,amd64) .ci/images
+
+# What machines run, for this architecture alone.
+machine-images: $(KUBELET)
+	@OUTPUT=target/machine-images ARCHITECTURES=$(if $(filter aarch64,$(shell uname -m)),arm64,amd64) .ci/images
 
 $(KUBELET): e2e/kubelet/main.go e2e/kubelet/go.mod e2e/kubelet/go.sum
 	@echo "building a kubelet into $@ (two minutes on two cores, once)"
@@ -151,7 +155,7 @@ images:
 	@.ci/images
 
 # arm64 runs under qemu-user-static. The last line is a rollout with the programs of the images: musl is another C library.
-images-test: control-plane build
+images-test: images control-plane build
 	@.ci/deps images
 	cd deploy/images && go test -count=1 -tags images .
 	BED_PROGRAMS=target/cross/$(shell uname -m)-unknown-linux-musl/release target/debug/bed scenario three_rollouts_in_a_row_lose_no_request

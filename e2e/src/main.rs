@@ -60,7 +60,7 @@ enum Command {
     /// Run some scenarios on each supported version of Kubernetes, and write docs/kubernetes-versions.md. `make versions` builds the
     /// control planes before.
     Versions {
-        /// Run only this version, and write nothing.
+        /// Run only this version, and write its row.
         only: Option<String>,
     },
     /// Run scenarios on machines with real kubelets and containerd. `make kubelet-bed` builds what they need before.

@@ -37,7 +37,7 @@ const ETC: [&str; 9] =
     ["alternatives", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "nsswitch.conf", "passwd", "protocols", "services"];
 
 /// A variable: with it, whatever its value, all nodes of a bed are machines.
-pub const KUBELETS: &str = "BED_KUBELETS";
+pub const ON_MACHINES: &str = "BED_KUBELETS";
 
 /// What each machine of a bed has in common.
 #[derive(Clone, Debug)]
@@ -61,7 +61,9 @@ impl Fittings {
 pub fn missing() -> Option<String> {
     let built = archives::of_product().into_iter().chain([kubelet_binary()]).filter(|path| !path.is_file());
     let built = built.map(|path| format!("{} (`make kubelet-bed` builds it)", path.display()));
-    let all: Vec<_> = host::machine::missing().into_iter().chain(built).collect();
+    let old = archives::older_than_programs().into_iter();
+    let old = old.map(|path| format!("a newer {}: the program has been built since (`make kubelet-bed` makes it)", path.display()));
+    let all: Vec<_> = host::machine::missing().into_iter().chain(built).chain(old).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }
 
@@ -77,8 +79,10 @@ pub struct Machine {
     logs: PathBuf,
     group: String,
     fittings: Fittings,
-    /// Process 1 and its parent, while it is switched on.
-    power: Option<(Process, u32)>,
+    /// While it is switched on: the parent of process 1.
+    power: Option<Process>,
+    /// The id of process 1, as the bed sees it.
+    first: Option<u32>,
     containerd: Option<Process>,
 }
 
@@ -96,6 +100,7 @@ impl Machine {
             group: cgroups::make(name)?,
             fittings,
             power: None,
+            first: None,
             containerd: None,
         })
     }
@@ -103,7 +108,7 @@ impl Machine {
     /// Switches it on: process 1 and containerd run, the kubelet does not yet. The first time it gets its images.
     pub async fn boot(&mut self) -> Result<()> {
         ensure!(self.power.is_none(), "{} is switched on already", self.name);
-        cgroups::empty(&self.group)?;
+        self.empty_group().await?;
         let booted = self.root.join(BOOTED);
         // It may be that of the last time.
         let _ = fs::remove_file(&booted);
@@ -113,7 +118,7 @@ impl Machine {
             &self.name,
             &self.fittings.kubelet,
         )?);
-        let mut process = Process::start(&format!("machine-{}", self.name), &self.logs, command)?;
+        let process = self.power.insert(Process::start(&format!("machine-{}", self.name), &self.logs, command)?);
         let parent = process.id().context("a machine without a process")?;
         let first = eventually(BOOT, &format!("{} has booted", self.name), async || {
             process.check()?;
@@ -122,7 +127,7 @@ impl Machine {
             children.trim().parse().with_context(|| format!("not one child: {children}"))
         })
         .await?;
-        self.power = Some((process, first));
+        self.first = Some(first);
         self.start_containerd().await?;
         if !self.root.join("var/lib/containerd/images").exists() {
             self.load_images().await?;
@@ -133,9 +138,9 @@ impl Machine {
 
     /// A power cut: all processes die at once.
     pub async fn power_off(&mut self) -> Result<()> {
-        self.containerd = None;
+        (self.containerd, self.first) = (None, None);
         match self.power.take() {
-            Some((process, _)) => process.kill().await,
+            Some(process) => process.kill().await,
             None => Ok(()),
         }
     }
@@ -169,11 +174,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes an image away.
-    pub async fn remove_image(&self, name: &str) -> Result<()> {
-        self.ctr(&["images", "remove", "--sync", name]).await.map(drop)
-    }
-
     /// Runs a command in the machine.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         let command = self.command(arguments)?;
@@ -195,20 +195,22 @@ impl Machine {
         self.command(&arguments)
     }
 
-    /// Whether it is switched on.
-    pub fn is_on(&self) -> bool {
-        self.power.is_some()
+    /// Its disk is gone. It must be switched off.
+    pub async fn scrap(&self) -> Result<()> {
+        self.empty_group().await?;
+        umount2(&self.root, MntFlags::MNT_DETACH).with_context(|| format!("taking the disk of {} away", self.name))
     }
 
-    /// Its disk is gone. It must be switched off.
-    pub fn scrap(&self) -> Result<()> {
-        cgroups::empty(&self.group)?;
-        umount2(&self.root, MntFlags::MNT_DETACH).with_context(|| format!("taking the disk of {} away", self.name))
+    /// A kubelet takes what it finds there for containers that run.
+    async fn empty_group(&self) -> Result<()> {
+        let group = self.group.clone();
+        // The kernel may take seconds to let go of what was killed.
+        tokio::task::spawn_blocking(move || cgroups::empty(&group)).await.context("emptying a control group")?
     }
 
     /// A command in all namespaces of the machine. What it starts is killed with it; what that one starts is not.
     fn command(&self, arguments: &[&str]) -> Result<Command> {
-        let (_, first) = self.power.as_ref().with_context(|| format!("{} is switched off", self.name))?;
+        let first = self.first.with_context(|| format!("{} is switched off", self.name))?;
         let mut command = cgroups::command(&self.group, "nsenter")?;
         let target = first.to_string();
         let enter = ["--target", &target, "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd", "--"];
@@ -317,8 +319,6 @@ fn kubelet(serving: bool) -> Value {
         "failSwapOn": false,
         "resolvConf": "/etc/resolv.conf",
         "oomScoreAdj": 0,
-        // As `Timing` says of lost nodes: leases are renewed every quarter of this.
-        "nodeLeaseDurationSeconds": 40,
         "evictionHard": {
             "memory.available": "50Mi", "nodefs.available": "10%", "nodefs.inodesFree": "1%", "imagefs.available": "10%",
         },

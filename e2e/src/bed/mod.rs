@@ -54,7 +54,7 @@ pub struct Options {
     pub nodes: Vec<NodeSpec>,
     /// Whether there are also [`INFRA_NODES`], for pods that are not to share the fate of the others.
     pub infra: bool,
-    /// Whether nodes are machines with real kubelets and containerd. [`machine::KUBELETS`] has the same effect.
+    /// Whether nodes are machines with real kubelets and containerd. [`machine::ON_MACHINES`] has the same effect.
     pub kubelets: bool,
     /// How `HAProxy` checks the nodes.
     pub check: Check,
@@ -124,7 +124,7 @@ impl Bed {
         namespaces::check_tools(&["haproxy", "nginx", "wrk"])?;
         let state = PathBuf::from(namespaces::STATE);
         images::write_table(&state)?;
-        let kubelets = options.kubelets || std::env::var_os(machine::KUBELETS).is_some();
+        let kubelets = options.kubelets || std::env::var_os(machine::ON_MACHINES).is_some();
         let fittings = if kubelets { Some(Fittings::make(&state).await?) } else { None };
         network::create().await.context("making the bed's network")?;
         say(started, "starting the control plane");

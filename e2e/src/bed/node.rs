@@ -1,4 +1,5 @@
-//! Nodes: a network namespace each, with one node agent in it that runs pods as processes.
+//! Nodes: a network namespace each, with one node agent in it. A virtual kubelet runs pods as processes; a kubelet runs them in containers,
+//! on a machine.
 
 use std::{
     collections::BTreeMap,
@@ -120,7 +121,7 @@ impl Node {
         &self.spec.name
     }
 
-    /// Its address on the bridge, which is also the address of its pods.
+    /// Its address on the bridge. It is also the address of its pods, but for those that a real kubelet gives a network of their own.
     pub fn address(&self) -> Ipv4Addr {
         network::node_address(self.index)
     }
@@ -207,6 +208,7 @@ impl Node {
 
     /// The agent's process id.
     pub fn agent_pid(&self) -> Result<u32> {
+        ensure!(self.machine.is_none(), "nobody knows the process id of the kubelet of {} outside of its machine", self.spec.name);
         self.agent.as_ref().and_then(Process::id).with_context(|| format!("the agent of node {} is not running", self.spec.name))
     }
 
@@ -223,6 +225,7 @@ impl Node {
 
     /// Lets a virtual kubelet report every pod as unready once, as a kubelet does when it restarts.
     pub fn forget_readiness(&self) -> Result<()> {
+        ensure!(self.machine.is_none(), "no signal lets the kubelet of {} forget", self.spec.name);
         self.agent.as_ref().with_context(|| format!("the agent of node {} is not running", self.spec.name))?.signal(Signal::SIGHUP)
     }
 
@@ -315,7 +318,7 @@ impl Node {
     async fn wipe(&self) -> Result<()> {
         let root = self.root();
         if let Some(machine) = &self.machine {
-            machine.scrap()?;
+            machine.scrap().await?;
         }
         // Its processes were killed, and may take a moment to end.
         eventually(READY, &format!("{} is removed", root.display()), async || match std::fs::remove_dir_all(&root) {

@@ -8,8 +8,8 @@ use tokio::process::Command;
 
 use crate::{bed::Bed, host::images};
 
-/// Helm's place in the checkout; `make` builds it for scenarios that need it.
-pub const HELM: &str = "target/bed/helm";
+/// Helm's place in the checkout. It is built before a scenario that calls it begins.
+pub const HELM_PROGRAM: &str = "target/bed/helm";
 /// How long a command may take; some wait for up to five minutes themselves.
 const COMMAND: Duration = Duration::from_mins(6);
 
@@ -47,10 +47,12 @@ impl Guide {
                 symlink(images::repository().join(shown), &link).with_context(|| format!("making {}", link.display()))?;
             }
         }
-        for (name, program) in [("helm", images::repository().join(HELM)), ("kubectl-ids", images::workspace_binary("kubectl-ids")?)] {
+        for (name, program) in
+            [("helm", images::repository().join(HELM_PROGRAM)), ("kubectl-ids", images::workspace_binary("kubectl-ids")?)]
+        {
             let link = programs.join(name);
-            if !link.exists() {
-                // Not each scenario has built Helm.
+            // Helm is built for the scenarios alone that call it: elsewhere the link leads nowhere.
+            if std::fs::symlink_metadata(&link).is_err() {
                 symlink(&program, &link).with_context(|| format!("making {}", link.display()))?;
             }
         }

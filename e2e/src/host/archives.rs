@@ -1,5 +1,5 @@
-//! Archives of container images for machines: nginx and busybox of this machine with the libraries that they need, and what `make images`
-//! made of the product, as it would be published.
+//! Archives of container images for machines: nginx and busybox of this machine with the libraries that they need, and those of the product,
+//! as they would be published.
 
 use std::{
     collections::BTreeSet,
@@ -49,9 +49,23 @@ pub async fn make(state: &Path) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// What `make images` makes of the product.
+/// Programs of the product on machines, and their images as `.ci/images` makes them.
+const PRODUCT: [(&str, &str); 2] = [("ingress-daemonset-operator", "operator.tar"), ("health-checker", "health-checker.tar")];
+
+/// The images of the product.
 pub fn of_product() -> [PathBuf; 2] {
-    ["operator.tar", "health-checker.tar"].map(|name| images::repository().join("target/images").join(name))
+    PRODUCT.map(|(_, archive)| images::repository().join("target/machine-images").join(archive))
+}
+
+/// Those that were made before the program was built that virtual kubelets would run.
+pub fn older_than_programs() -> Vec<PathBuf> {
+    let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let is_old = |program: &str, archive: &Path| {
+        let program = images::workspace_binary(program).ok().and_then(|path| changed(&path));
+        program.zip(changed(archive)).is_some_and(|(program, archive)| archive < program)
+    };
+    let all = PRODUCT.into_iter().zip(of_product());
+    all.filter(|((program, _), archive)| is_old(program, archive)).map(|(_, archive)| archive).collect()
 }
 
 /// A program with its libraries, and the directories that programs expect.

@@ -1,5 +1,5 @@
-//! Control groups of machines, of version 1. The kernel does not remove them with the namespaces, so the bed does when it has ended, and the
-//! next one does for a bed that was killed.
+//! Control groups of machines, of version 1. The kernel does not remove them with the namespaces: the process outside does when a bed has
+//! ended, and the next bed does for one that was killed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,7 +9,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 
 /// First argument of a process that joins a group, and becomes the program that follows.
 pub const JOIN_ARGUMENT: &str = "in-cgroup";
@@ -37,6 +37,9 @@ pub fn environment() -> (&'static str, String) {
     (BED_GROUP, format!("{PREFIX}{}", std::process::id()))
 }
 
+/// More than a machine of a scenario takes, disk included, and less than would harm the computer: a pod needs no limit of its own.
+const LIMITS: [(&str, &str); 2] = [("memory.limit_in_bytes", "4294967296"), ("pids.max", "8192")];
+
 /// Makes the group of a machine and returns its name, for [`join`].
 pub fn make(machine: &str) -> Result<String> {
     let bed = std::env::var(BED_GROUP).with_context(|| format!("{BED_GROUP} is not set: the bed is not inside its namespaces"))?;
@@ -51,6 +54,11 @@ pub fn make(machine: &str) -> Result<String> {
                     fs::copy(&above, &own).with_context(|| format!("copying {}", above.display()))?;
                 }
             }
+        }
+    }
+    for (file, limit) in LIMITS {
+        for path in hierarchies()?.into_iter().map(|hierarchy| hierarchy.join(&group).join(file)).filter(|path| path.exists()) {
+            fs::write(&path, limit).with_context(|| format!("writing {}", path.display()))?;
         }
     }
     Ok(group)
@@ -74,35 +82,47 @@ pub fn join(arguments: &[OsString]) -> Result<ExitCode> {
     Err(Command::new(program).args(arguments).exec()).with_context(|| format!("becoming {}", program.display()))
 }
 
-/// Removes the groups of beds that have ended, this process's own among them.
-pub fn remove_unused() -> Result<()> {
-    let mut left = Vec::new();
+/// Removes the group of the bed that this process started, which has ended.
+pub fn remove_own() -> Result<()> {
+    let (_, own) = environment();
     for hierarchy in hierarchies()? {
-        for entry in fs::read_dir(&hierarchy).with_context(|| format!("reading {}", hierarchy.display()))? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
-            let runs = id != std::process::id().to_string() && Path::new("/proc").join(id).exists();
-            if !runs && let Err(error) = remove(&entry.path()) {
-                left.push(format!("{}: {error}", entry.path().display()));
-            }
+        let group = hierarchy.join(&own);
+        if group.exists() {
+            remove(&group).with_context(|| format!("removing the control group {}", group.display()))?;
         }
     }
-    ensure!(left.is_empty(), "control groups are left: {}", left.join(", "));
     Ok(())
 }
 
-/// The groups below one come first. The kernel takes a moment to let go of one whose processes were killed.
-fn remove(group: &Path) -> io::Result<()> {
+/// Removes what beds that were killed have left. What cannot be removed is somebody else's matter.
+pub fn remove_left() {
+    for hierarchy in hierarchies().unwrap_or_default() {
+        for entry in fs::read_dir(&hierarchy).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+            if !Path::new("/proc").join(id).exists() {
+                let _ = remove_at_once(&entry.path());
+            }
+        }
+    }
+}
+
+/// The groups below one come first.
+fn remove_at_once(group: &Path) -> io::Result<()> {
     for entry in fs::read_dir(group)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            remove(&entry.path())?;
+            remove_at_once(&entry.path())?;
         }
     }
+    fs::remove_dir(group)
+}
+
+/// As [`remove_at_once`], again and again: the kernel takes a moment to let go of a group whose processes were killed.
+fn remove(group: &Path) -> io::Result<()> {
     let mut tries = 0;
     loop {
-        match fs::remove_dir(group) {
+        match remove_at_once(group) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < 50 => {
                 tries += 1;
                 std::thread::sleep(std::time::Duration::from_millis(100));

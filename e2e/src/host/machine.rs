@@ -10,7 +10,7 @@ use nix::{
         signal::{SigSet, Signal},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::{Pid, chdir, getpid, pivot_root, sethostname},
+    unistd::{AccessFlags, Pid, access, chdir, getpid, pivot_root, sethostname},
 };
 
 /// First argument of the process that becomes process 1 of a machine; its root and its name follow.
@@ -134,6 +134,9 @@ pub fn unshare(root: &Path, name: &str, kubelet: &Path) -> Result<Vec<OsString>>
     Ok(flags.into_iter().chain(init).collect())
 }
 
+/// Controllers of control groups by which a kubelet limits what containers take.
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "devices", "freezer", "memory", "pids"];
+
 /// What of the tools and rights that machines need is missing here.
 pub fn missing() -> Vec<String> {
     let tools = ["containerd", "ctr", "runc", "iptables"];
@@ -143,11 +146,13 @@ pub fn missing() -> Vec<String> {
             missing.push(file.to_owned());
         }
     }
-    if !nix::unistd::Uid::effective().is_root() {
+    let hierarchies = super::cgroups::hierarchies().unwrap_or_default();
+    let mounted = |controller: &str| hierarchies.iter().any(|path| path.ends_with(controller));
+    let others: Vec<_> = CONTROLLERS.into_iter().filter(|controller| !mounted(controller)).collect();
+    if !others.is_empty() {
+        missing.push(format!("control groups of version 1 for {}", others.join(", ")));
+    } else if hierarchies.iter().any(|path| access(path, AccessFlags::W_OK).is_err()) {
         missing.push("the rights of root".to_owned());
-    }
-    if super::cgroups::hierarchies().unwrap_or_default().is_empty() {
-        missing.push("control groups of version 1 below /sys/fs/cgroup".to_owned());
     }
     missing
 }

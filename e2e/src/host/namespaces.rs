@@ -54,6 +54,7 @@ impl Outside {
         prctl::set_pdeathsig(Signal::SIGKILL).context("asking to die with the parent process")?;
         check_tools(&["setpriv", "unshare", "nsenter", "ip"])?;
         check_namespaces()?;
+        cgroups::remove_left();
         let program = std::env::current_exe().context("finding this program's own path")?;
         let mut command = unshare();
         command.arg(program).arg(INIT_ARGUMENT).args(arguments).envs([cgroups::environment()]).stdin(Stdio::piped());
@@ -71,7 +72,7 @@ impl Outside {
     pub fn wait(mut self) -> Result<ExitCode> {
         let status = self.child.wait().context("waiting for the bed")?;
         drop(self.lifeline);
-        cgroups::remove_unused()?;
+        cgroups::remove_own()?;
         Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
     }
 }

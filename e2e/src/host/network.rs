@@ -35,9 +35,9 @@ pub fn pod_network(index: u8) -> String {
 
 /// Leads to the pods of a machine, and lets them reach each other.
 pub async fn route_pods(name: &str, index: u8) -> Result<()> {
-    let forward = ["sysctl", "-qw", "net.ipv4.ip_forward=1"];
-    run("env", forward).await?;
-    ip(&[&["netns", "exec", name][..], &forward].concat()).await?;
+    let forward = ["-qw", "net.ipv4.ip_forward=1"];
+    run("sysctl", forward).await?;
+    ip(&[&["netns", "exec", name, "sysctl"][..], &forward].concat()).await?;
     ip(&["route", "replace", &pod_network(index), "via", &node_address(index).to_string()]).await
 }
 

@@ -8,7 +8,7 @@ use super::verdict::{DEMO, Verdict, conclude, run_one, say};
 use crate::{bed::machine, scenarios};
 
 /// Of virtual kubelets.
-const ALSO: [&str; 11] = [
+const ALSO: [&str; 12] = [
     "three_rollouts_in_a_row_lose_no_request",
     "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made",
     "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",
@@ -16,6 +16,7 @@ const ALSO: [&str; 11] = [
     "a_node_answers_503_as_soon_as_one_of_its_replicas_terminates_and_a_cordon_alone_takes_nothing_out",
     "a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through",
     "pods_that_a_kubelet_refuses_are_not_made_without_end",
+    "a_revision_that_crashes_two_seconds_after_each_start_reaches_one_node_and_is_rolled_back",
     "a_power_cut_just_after_the_first_node_got_a_sound_revision_holds_the_others_back_and_condemns_nothing",
     "a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then",
     "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
@@ -43,7 +44,7 @@ pub fn kubelets(only: Option<&str>, if_possible: bool) -> Result<ExitCode> {
 fn one(name: &str) -> Result<Verdict> {
     let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
     let log = format!("{PART}-{name}");
-    let verdict = run_one(&log, name, PART, arguments, &[(machine::KUBELETS, "1".to_owned())])?;
+    let verdict = run_one(&log, name, PART, arguments, &[(machine::ON_MACHINES, "1".to_owned())])?;
     say(&verdict, &log);
     Ok(verdict)
 }

@@ -42,46 +42,46 @@ struct Column {
 }
 
 const COLUMNS: [Column; 7] = [
-    Column { heading: "rollouts under load", scenario: "three_rollouts_in_a_row_lose_no_request", without_policies: None },
+    Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", without_policies: None },
     Column {
-        heading: "new nodes tainted by policy",
+        heading: "nodes, by policy",
         scenario: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
         without_policies: Some("by webhook"),
     },
     Column {
-        heading: "new nodes tainted by webhook",
+        heading: "nodes, by webhook",
         scenario: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
         without_policies: None,
     },
     Column {
-        heading: "pods get readiness gates",
+        heading: "pods",
         scenario: "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says",
         without_policies: Some("by their template"),
     },
-    Column {
-        heading: "updates in place",
-        scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made",
-        without_policies: None,
-    },
-    Column { heading: "kubectl ids", scenario: "the_plugin_shows_and_steers_a_rollout", without_policies: None },
+    Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", without_policies: None },
+    Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", without_policies: None },
     Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", without_policies: None },
 ];
 
 const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 # Versions of Kubernetes
 
-Kubernetes supports its newest three or four minor versions. The tests run these scenarios on each of them, and on one before.
+Kubernetes supports its newest three or four minor versions. The tests run the same scenarios on each of them, and on
+one before. *Nodes* are new nodes that a gate taints, by an admission policy or by the webhook. *Pods* are new pods that
+get the conditions of a gate.
 
 ";
 
-/// Runs all, or those of one version; only a run of all writes the table.
+/// Runs the scenarios on all versions, or on one, and writes their rows of the table; the rows of others stay.
 pub fn versions(only: Option<&str>) -> Result<ExitCode> {
     let chosen: Vec<_> = VERSIONS.into_iter().filter(|(version, _)| only.is_none_or(|only| *version == only)).collect();
     ensure!(!chosen.is_empty(), "{} is none of the versions {}", only.unwrap_or_default(), VERSIONS.map(|(version, _)| version).join(", "));
     let started = Instant::now();
-    let (mut verdicts, mut rows) = (Vec::new(), String::new());
+    let path = images::repository().join("docs/kubernetes-versions.md");
+    let former = fs::read_to_string(&path).unwrap_or_default();
+    let (mut verdicts, mut rows) = (Vec::new(), Vec::new());
     for (version, policies) in chosen {
-        let _ = write!(rows, "| {version} |");
+        let mut row = row_of(version);
         for column in &COLUMNS {
             let cell = match column.without_policies {
                 Some(instead) if policies == Policies::None => instead,
@@ -93,23 +93,35 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
                     word
                 }
             };
-            let _ = write!(rows, " {cell} |");
+            let _ = write!(row, " {cell} |");
         }
-        rows.push('\n');
+        rows.push(row);
     }
-    if only.is_none() {
-        let headings = COLUMNS.map(|column| column.heading).join(" | ");
-        let scenarios = COLUMNS.map(|column| format!("- {}: `{}`\n", column.heading, column.scenario)).concat();
-        let text = format!(
-            "{HEAD}| version | {headings} |\n|{}\n{rows}\n{scenarios}\n\
-             Policies are `MutatingAdmissionPolicies`: 1.34 and 1.35 have them as `v1beta1`, if you switch them on as the tests do\n\
-             (`{BETA}`).\n",
-            "---|".repeat(COLUMNS.len() + 1),
-        );
-        let path = images::repository().join("docs/kubernetes-versions.md");
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    }
+    fs::write(&path, document(&former, &rows)).with_context(|| format!("writing {}", path.display()))?;
     Ok(conclude(&verdicts, started.elapsed()))
+}
+
+/// How the row of a version begins.
+fn row_of(version: &str) -> String {
+    format!("| {version} |")
+}
+
+/// The document with these rows, and of other versions those of the former document.
+fn document(former: &str, rows: &[String]) -> String {
+    let row = |version: &str| {
+        let begins = row_of(version);
+        let new = rows.iter().map(String::as_str).find(|row| row.starts_with(&begins));
+        new.or_else(|| former.lines().find(|line| line.starts_with(&begins))).map(|row| format!("{row}\n"))
+    };
+    let rows: String = VERSIONS.iter().filter_map(|(version, _)| row(version)).collect();
+    let headings = COLUMNS.map(|column| column.heading).join(" | ");
+    let scenarios = COLUMNS.map(|column| format!("{}: {}\n", column.heading, column.scenario)).concat();
+    format!(
+        "{HEAD}| version | {headings} |\n|{}\n{rows}\nPolicies are `MutatingAdmissionPolicies`. 1.34 and 1.35 have them as `v1beta1`, \
+         if you switch them on. The tests do\nso with these flags of the API server:\n\n```text\n{BETA}\n```\n\n\
+         The scenarios, by column:\n\n```text\n{scenarios}```\n",
+        "---|".repeat(COLUMNS.len() + 1),
+    )
 }
 
 fn log(version: &str, scenario: &str) -> String {
@@ -130,6 +142,17 @@ fn one(version: &str, policies: Policies, scenario: &str) -> Result<Verdict> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_of_one_version_leaves_the_rows_of_the_others_and_the_order_of_all() {
+        let all: Vec<_> = VERSIONS.iter().rev().map(|(version, _)| format!("{} passed |", row_of(version))).collect();
+        let former = document("", &all);
+        let again = document(&former, &["| 1.34.4 | **failed** |".to_owned()]);
+        assert_eq!(again, former.replace("| 1.34.4 | passed |", "| 1.34.4 | **failed** |"));
+        let found: Vec<_> = again.lines().filter(|line| line.starts_with("| 1.")).map(|line| line.split(' ').nth(1).unwrap()).collect();
+        assert_eq!(found, VERSIONS.map(|(version, _)| version));
+        assert_eq!(document("", &all[..1]).lines().filter(|line| line.starts_with("| 1.")).count(), 1);
+    }
 
     #[test]
     fn every_column_names_a_scenario_and_every_version_a_file() {

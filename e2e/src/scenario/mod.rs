@@ -139,8 +139,8 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
             if bed.has_kubelets() {
                 requests.forget_nodes();
             }
-            // Of a scenario that had the bed to itself, and came to its end, it is known what it used. One that runs on virtual kubelets
-            // shows on others only a part of that.
+            // Of a scenario that had the bed to itself, and came to its end, it is known what it used. One that is for virtual kubelets shows
+            // on machines what the operator uses, and not what virtual kubelets do.
             let on_its_own_nodes = bed.has_kubelets() == (scenario.options)().kubelets;
             if sharing == Sharing::Alone && on_its_own_nodes && outcome.is_ok() {
                 outcome = requests.note_down(scenario.name);

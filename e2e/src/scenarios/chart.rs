@@ -9,7 +9,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, INFRA_LABEL, operator::NAMESPACE, owner_references_are_known},
     cluster::{
-        guide::HELM as PROGRAM,
+        guide::HELM_PROGRAM,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
     eventually::throughout,
@@ -33,17 +33,17 @@ pub const HELM: Scenario = Scenario {
     body: |bed| Box::pin(helm_installs(bed)),
 };
 
-/// Builds Helm, which only this needs.
+/// Builds Helm, which this and the tutorial need.
 pub fn build_helm() -> Result<()> {
     let mut make = std::process::Command::new("make");
-    let status = make.args(["--no-print-directory", PROGRAM]).current_dir(images::repository()).status();
-    ensure!(status.context("running make")?.success(), "make {PROGRAM} failed");
+    let status = make.args(["--no-print-directory", HELM_PROGRAM]).current_dir(images::repository()).status();
+    ensure!(status.context("running make")?.success(), "make {HELM_PROGRAM} failed");
     Ok(())
 }
 
 /// `helm`, as a user in the checkout calls it, but for what finds its cluster. What it prints on both streams: hooks are on the second one.
 async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
-    let mut helm = tokio::process::Command::new(images::repository().join(PROGRAM));
+    let mut helm = tokio::process::Command::new(images::repository().join(HELM_PROGRAM));
     helm.args(arguments).args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(bed.control_plane.admin_kubeconfig());
     let output = helm.stdin(Stdio::null()).kill_on_drop(true).output().await.context("running helm")?;
     let said = [output.stdout, output.stderr].map(|stream| String::from_utf8_lossy(&stream).into_owned()).concat();

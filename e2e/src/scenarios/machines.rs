@@ -1,15 +1,16 @@
-//! What only machines have: kubelets and containerds that are killed, disks that are full, memory that is short. Their nodes are machines with
-//! real kubelets. What the scenarios of `bed kubelets` besides these are about, virtual kubelets have, too.
+//! What only machines have: kubelets and containerds that are killed, disks that are full, memory that is short. `bed kubelets` also runs
+//! scenarios of other files on machines.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use crds::{names, status::NodeState};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::json;
 
 use crate::{
-    auditor::{Expectations, Kind},
+    auditor::{Expectations, Kind, Observation},
     bed::{Bed, INFRA_NODES, Options},
     cluster::product::{self, deployment_mark, four_nodes, rolling_update},
     eventually::eventually,
@@ -29,7 +30,7 @@ fn four_machines() -> Options {
 
 /// Somebody restarts everything that runs containers, all the time.
 pub const KILLED: Scenario = Scenario {
-    name: "kubelets_containerds_and_operators_killed_again_and_again_in_two_rollouts_lose_no_request",
+    name: "kubelets_and_containerds_killed_again_and_again_and_operators_once_in_each_of_two_rollouts_lose_no_request",
     options: four_machines,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(killed(bed)),
@@ -63,7 +64,7 @@ async fn killed(bed: &mut Bed) -> Result<()> {
             // A container that ends again and again is started again later and later.
             if turn == 1 {
                 for infra in INFRA_NODES {
-                    bed.node(infra)?.machine()?.run(&["pkill", "-KILL", "ingress-daemons"]).await?;
+                    bed.node(infra)?.machine()?.run(&["busybox", "pkill", "-KILL", "ingress-daemons"]).await?;
                     operators += 1;
                 }
             }
@@ -71,6 +72,9 @@ async fn killed(bed: &mut Bed) -> Result<()> {
         bed.say(&format!(
             "version {version} is everywhere; killed so far: {kubelets} kubelets, {containerds} containerds, {operators} operators"
         ));
+    }
+    for node in NODES {
+        bed.node(node)?.ready().await.context("after the last kill")?;
     }
     // One is updated, and the pods of another may count as not ready until its new kubelet has asked them.
     watch.at_least(2).await?;
@@ -90,31 +94,64 @@ const EVICTED: Duration = Duration::from_mins(3);
 
 async fn full_disk(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let from = bed.recorder.history().await?.len();
+    let checker = health_checker_of(bed, "n1").await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let watch = bed.haproxy.watch().await?;
     let fill = "fallocate -l $(( $(stat --file-system --format='%a * %S' /) / 100 * 97 )) /var/full";
     bed.node("n1")?.machine()?.run(&["sh", "-c", fill]).await?;
-    let nodes = Api::<Node>::all(bed.client.clone());
-    let pressure = async |wanted: &str| -> Result<()> {
-        let conditions = nodes.get("n1").await?.status.and_then(|status| status.conditions).unwrap_or_default();
-        let found = conditions.iter().find(|condition| condition.type_ == "DiskPressure").context("it says nothing of its disk")?;
-        ensure!(found.status == wanted, "DiskPressure is {}", found.status);
+    has_disk_pressure(bed, "True").await?;
+    eventually(EVICTED, "the health checker takes n1 out, by an answer", async || {
+        let counters = bed.haproxy.counters().await?;
+        let server = counters.servers.get("n1").context("HAProxy does not know n1")?;
+        ensure!(server.status.starts_with("DOWN") && server.last_check == "L7STS", "{server:?}");
         Ok(())
-    };
-    eventually(EVICTED, "the kubelet says that the disk is full", async || pressure("True").await).await?;
-    // The health checker tells the load balancer that the node is out of service.
-    bed.haproxy.serves(EVICTED, &NODES[1..]).await?;
-    let status = product::status_says(bed, "three nodes serve", EVICTED, |status| status.nodes.available == 3).await?;
+    })
+    .await?;
+    let status = product::status_says(bed, "n1 says what its kubelet refuses, and the others serve", EVICTED, |status| {
+        let says = |state: &NodeState| state.name == "n1" && state.reason == "AdmissionRejected" && state.message.contains("DiskPressure");
+        status.nodes.available == 3 && status.node_states.iter().any(says)
+    })
+    .await?;
     bed.say(&product::summary(&status));
+    ensure!(health_checker_of(bed, "n1").await? == checker, "n1 has another health checker");
     let machine = bed.node("n1")?.machine()?;
     machine.run(&["rm", "/var/full"]).await?;
     // A kubelet removes the images that nothing uses before it evicts anything; there is no registry to ask.
     machine.load_images().await?;
-    eventually(EVICTED, "the kubelet says that there is room", async || pressure("False").await).await?;
+    has_disk_pressure(bed, "False").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.haproxy.serves(EVICTED, &NODES).await?;
+    ensure!(health_checker_of(bed, "n1").await? == checker, "n1 has another health checker");
+    let history = bed.recorder.history().await?;
+    let evicted = |seen: &&Observation| {
+        let status = &seen.object["status"];
+        seen.kind == Kind::Pod && status["reason"] == "Evicted" && status["containerStatuses"].is_array()
+    };
+    ensure!(history.iter().skip(from).any(|seen| evicted(&seen)), "no pod was evicted");
     watch.at_least(3).await?;
     traffic.loses_at_most(UNANNOUNCED, bed).await
+}
+
+/// What runs as the health checker of a node: the pod, and its container.
+async fn health_checker_of(bed: &Bed, node: &str) -> Result<String> {
+    let fields = format!("spec.nodeName={node}");
+    let which = "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[*].containerID}";
+    let found = bed.kubectl(&["get", "pods", "-l", names::HEALTH_CHECKER_LABEL, "--field-selector", &fields, "-o", which]).await?;
+    ensure!(found.split(' ').count() == 2, "{node} has not one health checker: {found}");
+    Ok(found)
+}
+
+/// The kubelet of n1 says so of its disk.
+async fn has_disk_pressure(bed: &Bed, wanted: &str) -> Result<()> {
+    let nodes = Api::<Node>::all(bed.client.clone());
+    eventually(EVICTED, &format!("DiskPressure is {wanted}"), async || {
+        let conditions = nodes.get("n1").await?.status.and_then(|status| status.conditions).unwrap_or_default();
+        let found = conditions.iter().find(|condition| condition.type_ == "DiskPressure").context("it says nothing of its disk")?;
+        ensure!(found.status == wanted, "it is {}", found.status);
+        Ok(())
+    })
+    .await
 }
 
 /// The kernel ends what needs more than its limit.
@@ -132,8 +169,7 @@ async fn out_of_memory(bed: &mut Bed) -> Result<()> {
         "name": "beside", "image": "busybox:1.36", "command": ["/bin/sh", "-c", "sleep 2; tail /dev/zero"],
         "resources": { "limits": { "memory": "32Mi" } },
     }));
-    // Each end is a break; with this memory the pods come up no better the third time.
-    fails(bed, DEFAULTS, template, "Flapping", ONE_NODE).await?;
+    fails(bed, DEFAULTS, template, "CrashLoop", ONE_NODE).await?;
     let history = bed.recorder.history().await?;
     let resources = history.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet);
     let states: Vec<_> = resources.flat_map(|seen| seen.object["status"]["nodeStates"].as_array().cloned().unwrap_or_default()).collect();

@@ -77,10 +77,15 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
     for command in [undo, wait] {
         broken.shell(&command).await?;
     }
+    let pinned = product::api(bed).get(product::NAME).await?;
+    ensure!(pinned.spec.rollback_to.is_some() && pinned.status.as_ref().is_some_and(|status| status.nodes.available == 2), "{pinned:?}");
+    let runs = ["get", "deployments", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}"];
+    ensure!(bed.kubectl(&runs).await? == [images::NEWER_README_NGINX; 2].join(" "), "the broken image is still there");
     bed.haproxy.serves(product::SAID, &NODES).await?;
     broken.shell("sed -i 's/nginx:does-not-exist/nginx:1.30/' edge.yaml && kubectl apply -f edge.yaml").await?;
     broken.shell("kubectl ids undo edge --clear").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    ensure!(product::api(bed).get(product::NAME).await?.spec.rollback_to.is_none(), "the pin is still there");
     bed.say("the broken image was taken back");
     traffic.all_served(bed).await
 }

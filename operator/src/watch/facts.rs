@@ -4,7 +4,7 @@ use crds::{UnixSeconds, hash, in_place::PodRecord, names, node_readiness_gate::C
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
-        core::v1::{ContainerState, ContainerStatus, Node, Pod, PodSpec, PodStatus, Service},
+        core::v1::{ContainerState, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus, Service},
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -256,8 +256,10 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         .flatten()
         .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()));
     let created = pod.metadata.creation_timestamp.as_ref().map(seconds);
-    // A kubelet that refuses a pod says why in the pod's own status; its containers never started.
-    let rejected = phase == "Failed" && !started && status.reason.is_some() && status.reason.as_deref() != Some("Evicted");
+    // A kubelet that refuses a pod says why in the pod's own status; its containers never started. One that has too little disk or memory
+    // refuses pods with the same word by which it evicts them: of those that it evicts it knows containers.
+    let evicted = status.reason.as_deref() == Some("Evicted") && status.container_statuses.iter().flatten().next().is_some();
+    let rejected = phase == "Failed" && !started && status.reason.is_some() && !evicted;
     PodFacts {
         name: pod.metadata.name.clone().unwrap_or_default(),
         revision: pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::REVISION_LABEL)).cloned().unwrap_or_default(),
@@ -268,7 +270,7 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         created: created.unwrap_or(0),
         restarts: restarts(pod, status),
         runs: runs(status),
-        evicted: ended && status.reason.as_deref() == Some("Evicted"),
+        evicted: ended && evicted,
         gated: gated(pod, status, specs),
         unmet: unmet(pod, status),
         pull: pull(pod, status),
@@ -288,8 +290,8 @@ fn port_conflict(pod: &Pod) -> Option<String> {
 }
 
 /// Reason and message of what keeps a pod from running. A kubelet shows the end of a container for some ten seconds before it says that it
-/// waits to start it again, and that only for a moment.
-fn trouble(status: &PodStatus, ended: bool, in_place: bool) -> Option<(String, String)> {
+/// waits to start it again, and that only for a moment. The first time it starts it again at once.
+fn trouble(status: &PodStatus, ended: bool, gated: bool) -> Option<(String, String)> {
     if ended && let Some(reason) = &status.reason {
         return Some((reason.clone(), status.message.clone().unwrap_or_default()));
     }
@@ -305,9 +307,14 @@ fn trouble(status: &PodStatus, ended: bool, in_place: bool) -> Option<(String, S
         }
         Some((reason, message))
     });
-    let ends = containers().filter_map(|container| end(&container.name, container.state.as_ref()?));
-    // An update in place ends the former container.
-    let ends = ends.filter(|(reason, _)| !in_place || reason == OUT_OF_MEMORY);
+    // An update in place, while which the gate is shut, ends the former container.
+    let open = |condition: &PodCondition| condition.type_ == names::IN_PLACE_GATE && condition.status == "True";
+    let in_place = gated && !status.conditions.iter().flatten().any(open);
+    let ends = containers().filter(|container| container.restart_count > 0).filter_map(|container| {
+        let state = container.state.as_ref()?;
+        let failed = state.terminated.as_ref().is_some_and(|end| end.exit_code != 0);
+        end(&container.name, state).filter(|(reason, _)| failed && (!in_place || reason == OUT_OF_MEMORY))
+    });
     let scheduling = status
         .conditions
         .iter()
@@ -322,9 +329,9 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// Reason of one that needed more memory than its limit.
 const OUT_OF_MEMORY: &str = "OOMKilled";
 
-/// Reason and message of a container that ended and was not to end.
+/// Reason and message of a container that ended.
 fn end(container: &str, state: &ContainerState) -> Option<(String, String)> {
-    let end = state.terminated.as_ref().filter(|end| end.exit_code != 0)?;
+    let end = state.terminated.as_ref()?;
     let reason = end.reason.clone().unwrap_or_else(|| "Error".to_owned());
     Some((reason, format!("container {container} ended with exit code {}", end.exit_code)))
 }

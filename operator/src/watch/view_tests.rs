@@ -397,12 +397,16 @@ fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_addres
 }
 
 #[test]
-fn a_pod_was_refused_when_it_failed_without_having_run_and_was_not_evicted() {
+fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_evict_it() {
     let started = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 1 } } }]);
+    let waits = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": {} } }]);
     for (phase, reason, containers, refused) in [
         ("Failed", Some("OutOfcpu"), json!([]), true),
-        ("Failed", Some("OutOfcpu"), started, false),
-        ("Failed", Some("Evicted"), json!([]), false),
+        ("Failed", Some("OutOfcpu"), started.clone(), false),
+        ("Failed", Some("Evicted"), started, false),
+        ("Failed", Some("Evicted"), waits, false),
+        // "Pod was rejected: The node had condition: [DiskPressure]."
+        ("Failed", Some("Evicted"), json!([]), true),
         ("Failed", None, json!([]), false),
         ("Pending", Some("OutOfcpu"), json!([]), false),
     ] {
@@ -411,6 +415,7 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_was_not_evicted() {
         object["status"] = json!({ "phase": phase, "reason": reason, "containerStatuses": containers });
         let facts = facts::pod(&of(object.clone()), &mut SpecInterner::default());
         assert_eq!(facts.rejected_at, refused.then_some(7), "{object}");
+        assert_eq!(facts.evicted, reason == Some("Evicted") && !refused, "{object}");
     }
 }
 
@@ -421,29 +426,42 @@ fn a_pod_says_how_its_container_ended_before_and_while_it_waits_to_be_started_ag
     let done = json!({ "exitCode": 0, "reason": "Completed", "startedAt": null, "finishedAt": null });
     let waits = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
     let oom = Some(("OOMKilled".to_owned(), "container c ended with exit code 137".to_owned()));
-    for (in_place, state, last, trouble) in [
-        (false, json!({ "terminated": killed }), json!({}), oom.clone()),
-        (true, json!({ "terminated": killed }), json!({}), oom),
+    let gate = |status: &str| json!([{ "type": names::IN_PLACE_GATE, "status": status }]);
+    let error = || Some(("Error".to_owned(), "container c ended with exit code 143".to_owned()));
+    for (gate, restarts, state, last, trouble) in [
+        (None, 1, json!({ "terminated": killed }), json!({}), oom.clone()),
+        // It is started again at once.
+        (None, 0, json!({ "terminated": killed }), json!({}), None),
+        (Some(gate("False")), 1, json!({ "terminated": killed }), json!({}), oom),
         (
-            false,
+            None,
+            1,
             waits.clone(),
             json!({ "terminated": killed }),
             Some(("CrashLoopBackOff".to_owned(), "back-off 10s; container c ended with exit code 137 (OOMKilled)".to_owned())),
         ),
-        (false, waits, json!({}), Some(("CrashLoopBackOff".to_owned(), "back-off 10s".to_owned()))),
-        (false, json!({ "terminated": asked }), json!({}), Some(("Error".to_owned(), "container c ended with exit code 143".to_owned()))),
+        (
+            None,
+            1,
+            waits.clone(),
+            json!({ "terminated": done }),
+            Some(("CrashLoopBackOff".to_owned(), "back-off 10s; container c ended with exit code 0 (Completed)".to_owned())),
+        ),
+        (None, 0, waits, json!({}), Some(("CrashLoopBackOff".to_owned(), "back-off 10s".to_owned()))),
+        (None, 1, json!({ "terminated": asked }), json!({}), error()),
+        (Some(gate("True")), 1, json!({ "terminated": asked }), json!({}), error()),
         // An update in place ends the former container.
-        (true, json!({ "terminated": asked }), json!({}), None),
-        (false, json!({ "terminated": done }), json!({}), None),
-        (false, json!({ "running": {} }), json!({ "terminated": killed }), None),
+        (Some(gate("False")), 1, json!({ "terminated": asked }), json!({}), None),
+        (None, 1, json!({ "terminated": done }), json!({}), None),
+        (None, 1, json!({ "running": {} }), json!({ "terminated": killed }), None),
     ] {
         let mut object = pod("edge", "p", "a");
-        if in_place {
+        if gate.is_some() {
             object["spec"]["readinessGates"] = json!([{ "conditionType": names::IN_PLACE_GATE }]);
         }
         let status =
-            json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 1, "state": state, "lastState": last });
-        object["status"] = json!({ "phase": "Running", "containerStatuses": [status] });
+            json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": restarts, "state": state, "lastState": last });
+        object["status"] = json!({ "phase": "Running", "containerStatuses": [status], "conditions": gate.unwrap_or(json!([])) });
         assert_eq!(facts::pod(&of(object.clone()), &mut SpecInterner::default()).trouble, trouble, "{object}");
     }
 }

@@ -540,10 +540,15 @@ pub(crate) fn failure_word(reason: &str) -> &'static str {
 }
 
 /// Trouble that pods name, cut to the words that are known: reasons become metric labels and must stay few.
+/// A kubelet's word for a container that ended, or could not begin, and waits to be started again.
+pub(crate) fn is_crash(reason: &str) -> bool {
+    matches!(reason, "CrashLoopBackOff" | "Error" | "OOMKilled" | "RunContainerError" | "StartError")
+}
+
 fn trouble_word(reason: &str) -> &'static str {
     match reason {
         "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => "ImagePull",
-        "CrashLoopBackOff" | "Error" | "OOMKilled" | "RunContainerError" | "StartError" => "CrashLoop",
+        crash if is_crash(crash) => "CrashLoop",
         "CreateContainerConfigError" | "CreateContainerError" => "ContainerConfig",
         "Unschedulable" => "Unschedulable",
         "NodePorts" | "OutOfcpu" | "OutOfmemory" | "OutOfpods" | "NodeAffinity" => "AdmissionRejected",

@@ -11,7 +11,7 @@ use crate::{
     memory::{Loss, PodSight, Sight, Sights},
     node::{ManagedNode, clocks},
     objects::revisions::Targets,
-    reason::{EVICTED, FALLS, FALLS_AFTER, LOST, RESTARTED, UNREADY},
+    reason::{EVICTED, FALLS, FALLS_AFTER, LOST, RESTARTED, UNREADY, is_crash},
     snapshot::Snapshot,
     spec::ResolvedSpec,
 };
@@ -605,8 +605,8 @@ fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: b
     } else if !known.ready && next.unready > FALLS_AFTER && !next.excused {
         if !excused {
             // Its kubelet waits before it starts a container that ended.
-            let waits = pod.trouble.as_ref().is_some_and(|(reason, _)| reason == "CrashLoopBackOff");
-            fall = Some(if waits { RESTARTED } else { UNREADY });
+            let crashed = pod.trouble.as_ref().is_some_and(|(reason, _)| is_crash(reason));
+            fall = Some(if crashed { RESTARTED } else { UNREADY });
             next.fell = true;
         }
         next.excused = true;

@@ -184,6 +184,32 @@ fn a_container_that_its_kubelet_starts_anew_after_a_while_fell_once() {
 }
 
 #[test]
+fn a_pod_that_is_not_ready_for_too_long_fell_by_a_crash_if_its_kubelet_says_that_its_container_ended() {
+    for (says, cause) in [
+        (Some("CrashLoopBackOff"), "CrashLoop"),
+        (Some("OOMKilled"), "CrashLoop"),
+        (Some("Error"), "CrashLoop"),
+        (Some("ErrImagePull"), "Flapping"),
+        (None, "Flapping"),
+    ] {
+        let (mut world, mut operator) = proving(&json!({}), 3, 1);
+        release(&mut world, &mut operator, 45, |world, second| {
+            let wanted = world.cluster.wish.revision_of(2);
+            world.change(|cluster| {
+                let now = cluster.now;
+                let pod = cluster.pods.iter_mut().find(|pod| pod.revision() == wanted);
+                if let (30, Some(pod)) = (second, pod) {
+                    (pod.ready_at, pod.trouble) = (now + 60, says);
+                }
+            });
+        });
+        let suspects = &world.cluster.ledger().unwrap().suspects;
+        let found: Vec<_> = suspects.values().map(|suspect| (suspect.falls, suspect.last.as_str())).collect();
+        assert_eq!(found, [(1, cause)], "{says:?}");
+    }
+}
+
+#[test]
 fn a_failure_stays_though_the_node_serves_again_for_a_moment() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };

@@ -34,6 +34,8 @@ pub struct Pod {
     pub rejected_at: Option<i64>,
     /// Its kubelet did not refuse it, but evicted it then.
     pub evicted: bool,
+    /// Why it is not ready, in its kubelet's word.
+    pub trouble: Option<&'static str>,
     /// It waits for a condition of somebody else.
     pub unmet: bool,
     /// Whether it has the gate of updates in place.
@@ -210,6 +212,7 @@ impl Cluster {
             ends_at: None,
             rejected_at: self.refusing.contains(&set.node).then_some(now),
             evicted: false,
+            trouble: None,
             unmet: false,
             gated: gates(&template),
             gate: None,
@@ -414,7 +417,9 @@ pub fn pod_facts(pod: &Pod) -> PodFacts {
         trouble: pod
             .rejected_at
             .filter(|_| !pod.evicted)
-            .map(|_| ("OutOfcpu".to_owned(), "Node didn't have enough resource: cpu".to_owned())),
+            .map(|_| ("OutOfcpu", "Node didn't have enough resource: cpu"))
+            .or(pod.trouble.filter(|_| !pod.ready).map(|reason| (reason, "")))
+            .map(|(reason, message)| (reason.to_owned(), message.to_owned())),
         created: pod.created,
         restarts: before.map_or(pod.restarts, |before| (pod.restarts - before.restarts - 1).max(0)),
         // Another number for every run, and no larger one.
