@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Audit, Property, WATCH_DELAY,
-    cluster_state::{MarkedObjects, has_ended, holders, is_at_work, is_member, node_of, replicas, resource, token},
+    cluster_state::{MarkedObjects, has_ended, holders, is_at_work, is_member, is_ready, node_of, replicas, resource, token},
     observation::{ObjectExt, Observation},
     terms::SpecTerms,
 };
@@ -68,7 +68,9 @@ impl Audit<'_> {
         let steps = held.as_ref().is_some_and(|token| is_at_work(token.phase)) && before.and_then(token) != held;
         if let Some(before) = before.filter(|_| steps || !self.is_touched(node_of(after))) {
             let template = before["spec"]["template"] != after["spec"]["template"];
-            let fewer = replicas(after) < replicas(before);
+            // A breaker takes back what a kubelet refuses, and leaves what serves.
+            let refused = || after.label(names::BREAKER_LABEL).is_some() && self.serving(after) <= replicas(after);
+            let fewer = replicas(after) < replicas(before) && !refused();
             if template || fewer {
                 let what = if template { "the pod template changed" } else { "replicas were removed" };
                 self.judge_change(&PodChange { what, deployment: after, token: held.clone(), at: observation.at });
@@ -84,6 +86,12 @@ impl Audit<'_> {
                 self.changes.claimed.remove(after.uid());
             }
         }
+    }
+
+    /// How many pods of the Deployment are ready.
+    fn serving(&self, deployment: &Value) -> u64 {
+        let serves = |pod: &&Value| is_ready(pod) && !pod.being_deleted() && !has_ended(pod);
+        self.cluster.pods_of(deployment).filter(serves).count() as u64
     }
 
     /// Judges that a Deployment begins to go. The garbage collector takes those whose resource is gone, or goes in the foreground.

@@ -170,6 +170,21 @@ fn with_replicas(token: &str, replicas: u64) -> Value {
 }
 
 #[test]
+fn a_breaker_may_take_back_pods_that_do_not_serve_and_no_others() {
+    let scaled = |breaker: Option<&str>, serves: bool, replicas: u64| {
+        let mut deployment = with_replicas("1.Closed.1", replicas);
+        if let Some(breaker) = breaker {
+            deployment["metadata"]["labels"][names::BREAKER_LABEL] = breaker.into();
+        }
+        let story = Story::two_nodes().see(19, Kind::Pod, pod("n1", "a", serves));
+        story.see(20, Kind::Deployment, deployment).violations(&of_one())
+    };
+    assert_eq!(scaled(Some("1.80"), false, 0), []);
+    assert_eq!(scaled(Some("1.80"), true, 0), [Property::NoBypass], "what serves stays");
+    assert_eq!(scaled(None, false, 0), [Property::NoBypass], "nothing was refused");
+}
+
+#[test]
 fn a_deployment_that_is_deleted_with_its_pods_takes_a_node_out_like_any_other_change() {
     let claimed = || Story::two_nodes().see(8, Kind::Deployment, deployment("n1", "2.Claimed.8", "a"));
     assert_eq!(deleted(Story::two_nodes(), with_replicas("1.Closed.1", 1)), [Property::NoBypass]);

@@ -124,11 +124,9 @@ async fn full_disk(bed: &mut Bed) -> Result<()> {
     bed.haproxy.serves(EVICTED, &NODES).await?;
     ensure!(health_checker_of(bed, "n1").await? == checker, "n1 has another health checker");
     let history = bed.recorder.history().await?;
-    let evicted = |seen: &&Observation| {
-        let status = &seen.object["status"];
-        seen.kind == Kind::Pod && status["reason"] == "Evicted" && status["containerStatuses"].is_array()
-    };
-    ensure!(history.iter().skip(from).any(|seen| evicted(&seen)), "no pod was evicted");
+    let told =
+        |seen: &Observation| seen.kind == Kind::Pod && seen.object["status"]["conditions"].to_string().contains("TerminationByKubelet");
+    ensure!(history.iter().skip(from).any(told), "no pod was evicted");
     watch.at_least(3).await?;
     traffic.loses_at_most(UNANNOUNCED, bed).await
 }

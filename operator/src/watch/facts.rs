@@ -256,9 +256,8 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         .flatten()
         .any(|container| container.state.as_ref().is_some_and(|state| state.running.is_some() || state.terminated.is_some()));
     let created = pod.metadata.creation_timestamp.as_ref().map(seconds);
-    // A kubelet that refuses a pod says why in the pod's own status; its containers never started. One that has too little disk or memory
-    // refuses pods with the same word by which it evicts them: of those that it evicts it knows containers.
-    let evicted = status.reason.as_deref() == Some("Evicted") && status.container_statuses.iter().flatten().next().is_some();
+    let evicted = evicted(status);
+    // A kubelet that refuses a pod says why in the pod's own status; its containers never started.
     let rejected = phase == "Failed" && !started && status.reason.is_some() && !evicted;
     PodFacts {
         name: pod.metadata.name.clone().unwrap_or_default(),
@@ -277,6 +276,21 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         trouble: trouble(status, ended, pod.spec.as_ref().is_some_and(is_gated)),
         port_conflict: port_conflict(pod),
     }
+}
+
+/// Its kubelet ended it, because the node lacks disk or memory, or because the pod took too much of its own.
+///
+/// A kubelet that has too little refuses new pods with the same word: of those that it evicts it knows containers. A pod whose containers end
+/// with exit code 0 as they are evicted has succeeded, without that word; a condition says so then. The same condition tells of nodes that
+/// are shut down, and of pods that make way for others.
+fn evicted(status: &PodStatus) -> bool {
+    let by_kubelet = |condition: &&PodCondition| {
+        condition.type_ == "DisruptionTarget" && condition.status == "True" && condition.reason.as_deref() == Some("TerminationByKubelet")
+    };
+    let lacks = |message: &str| message.contains("low on resource") || message.contains("exceed");
+    let condition = status.conditions.iter().flatten().find(by_kubelet);
+    let known = status.container_statuses.iter().flatten().next().is_some();
+    known && (status.reason.as_deref() == Some("Evicted") || condition.is_some_and(|told| told.message.as_deref().is_some_and(lacks)))
 }
 
 /// What a health checker said when it gave up on its port, until it is ready again.

@@ -420,6 +420,26 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_e
 }
 
 #[test]
+fn a_pod_that_ends_well_as_its_kubelet_evicts_it_was_evicted() {
+    let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 107374184, available: 28956Ki. ";
+    for (phase, type_, reason, message, evicted) in [
+        ("Succeeded", "DisruptionTarget", "TerminationByKubelet", low, true),
+        ("Failed", "DisruptionTarget", "TerminationByKubelet", "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ", true),
+        ("Running", "DisruptionTarget", "TerminationByKubelet", low, false),
+        ("Failed", "DisruptionTarget", "TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.", false),
+        ("Failed", "DisruptionTarget", "TerminationByKubelet", "Pod was preempted by Kubelet to accommodate a critical pod", false),
+        ("Failed", "DisruptionTarget", "EvictionByEvictionAPI", low, false),
+        ("Succeeded", "Ready", "PodCompleted", low, false),
+    ] {
+        let mut object = pod("edge", "p", "a");
+        let ended = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 0 } } }]);
+        let condition = json!([{ "type": type_, "status": "True", "reason": reason, "message": message }]);
+        object["status"] = json!({ "phase": phase, "containerStatuses": ended, "conditions": condition });
+        assert_eq!(facts::pod(&of(object.clone()), &mut SpecInterner::default()).evicted, evicted, "{object}");
+    }
+}
+
+#[test]
 fn a_pod_says_how_its_container_ended_before_and_while_it_waits_to_be_started_again() {
     let killed = json!({ "exitCode": 137, "reason": "OOMKilled", "startedAt": null, "finishedAt": null });
     let asked = json!({ "exitCode": 143, "reason": "Error", "startedAt": null, "finishedAt": null });
