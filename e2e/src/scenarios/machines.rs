@@ -128,7 +128,8 @@ async fn full_disk(bed: &mut Bed) -> Result<()> {
         |seen: &Observation| seen.kind == Kind::Pod && seen.object["status"]["conditions"].to_string().contains("TerminationByKubelet");
     ensure!(history.iter().skip(from).any(told), "no pod was evicted");
     watch.at_least(3).await?;
-    traffic.loses_at_most(UNANNOUNCED, bed).await
+    // Both pods of the node end unannounced, the second one a second after the first.
+    traffic.loses_at_most(2 * UNANNOUNCED, bed).await
 }
 
 /// What runs as the health checker of a node: the pod, and its container.
