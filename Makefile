@@ -116,7 +116,7 @@ versions: deps control-plane build $(if $(filter command line,$(origin KUBERNETE
 	@target/debug/bed versions $(if $(filter command line,$(origin KUBERNETES)),$(KUBERNETES))
 
 # Scenarios and the demo on machines with real kubelets, and with the images as they would be published. It needs root, control groups of
-# version 1, and Debian's containerd, runc, containernetworking-plugins, iptables and busybox-static.
+# version 1, and Debian's containerd, runc, containernetworking-plugins, iptables, procps and busybox-static.
 kubelet-bed: deps control-plane build kubelet-fittings
 	@target/debug/bed kubelets $(SOAK)
 

@@ -139,7 +139,7 @@ const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "devices", "freezer", "memory",
 
 /// What of the tools and rights that machines need is missing here.
 pub fn missing() -> Vec<String> {
-    let tools = ["containerd", "ctr", "runc", "iptables"];
+    let tools = ["containerd", "ctr", "runc", "iptables", "pkill"];
     let mut missing: Vec<_> = tools.into_iter().filter(|tool| super::namespaces::find_program(tool).is_none()).map(str::to_owned).collect();
     for file in ["/usr/lib/cni/bridge", super::archives::BUSYBOX] {
         if !Path::new(file).exists() {

@@ -55,16 +55,17 @@ async fn killed(bed: &mut Bed) -> Result<()> {
                 break;
             }
             let node = bed.node(NODES[turn % NODES.len()])?;
-            node.restart_agent().await?;
-            kubelets += 1;
+            // A kubelet that begins while there is no containerd ends, and nothing here starts it again as systemd would.
             if turn % 2 == 1 {
                 node.machine()?.restart_containerd().await?;
                 containerds += 1;
             }
+            node.restart_agent().await?;
+            kubelets += 1;
             // A container that ends again and again is started again later and later.
             if turn == 1 {
                 for infra in INFRA_NODES {
-                    bed.node(infra)?.machine()?.run(&["busybox", "pkill", "-KILL", "ingress-daemons"]).await?;
+                    bed.node(infra)?.machine()?.run(&["pkill", "-KILL", "ingress-daemons"]).await?;
                     operators += 1;
                 }
             }
