@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Size of a machine's disk.
-pub const DISK_MEBIBYTES: u32 = 1024;
+const DISK_MEBIBYTES: u32 = 1024;
 /// Until a machine or its containerd has started. It takes half a second alone.
 const BOOT: Duration = Duration::from_mins(1);
 const CONTAINERD_SOCKET: &str = "run/containerd/containerd.sock";

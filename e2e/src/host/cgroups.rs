@@ -2,7 +2,7 @@
 //! ended, and the next bed does for one that was killed.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs, io,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
@@ -55,10 +55,11 @@ pub fn make(machine: &str) -> Result<String> {
                 }
             }
         }
-    }
-    for (file, limit) in LIMITS {
-        for path in hierarchies()?.into_iter().map(|hierarchy| hierarchy.join(&group).join(file)).filter(|path| path.exists()) {
-            fs::write(&path, limit).with_context(|| format!("writing {}", path.display()))?;
+        for (file, limit) in LIMITS {
+            let path = hierarchy.join(&group).join(file);
+            if path.exists() {
+                fs::write(&path, limit).with_context(|| format!("writing {}", path.display()))?;
+            }
         }
     }
     Ok(group)
@@ -133,9 +134,9 @@ fn remove(group: &Path) -> io::Result<()> {
 }
 
 /// Empties the group of a machine whose processes are gone: a kubelet takes what it finds there for containers that run.
-pub fn empty(group: impl AsRef<OsStr>) -> Result<()> {
+pub fn empty(group: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
-        let directory = hierarchy.join(group.as_ref());
+        let directory = hierarchy.join(group);
         for entry in fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {

@@ -28,6 +28,11 @@ pub fn node_address(index: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, 1, index)
 }
 
+/// Whether it is one of these.
+pub fn is_node_address(address: Ipv4Addr) -> bool {
+    address.octets().starts_with(&[198, 18, 1])
+}
+
 /// The addresses of pods without `hostNetwork` on a machine.
 pub fn pod_network(index: u8) -> String {
     format!("198.19.{index}.0/24")
@@ -39,11 +44,6 @@ pub async fn route_pods(name: &str, index: u8) -> Result<()> {
     run("sysctl", forward).await?;
     ip(&[&["netns", "exec", name, "sysctl"][..], &forward].concat()).await?;
     ip(&["route", "replace", &pod_network(index), "via", &node_address(index).to_string()]).await
-}
-
-/// Whether it is one of these.
-pub fn is_node_address(address: Ipv4Addr) -> bool {
-    address.octets().starts_with(&[198, 18, 1])
 }
 
 /// Makes the bridge and the bed's own addresses.

@@ -4,7 +4,10 @@ use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Result, ensure};
 
-use super::verdict::{DEMO, Verdict, conclude, run_one, say};
+use super::{
+    soak::choose,
+    verdict::{DEMO, Verdict, conclude, run_one, say},
+};
 use crate::{bed::machine, scenarios};
 
 /// Of virtual kubelets.
@@ -27,7 +30,7 @@ const PART: &str = "kubelets";
 /// Runs all, or those that have `only` in their name. Where it cannot, it names each as not run: that is a failure, but `if_possible`.
 pub fn kubelets(only: Option<&str>, if_possible: bool) -> Result<ExitCode> {
     let own = scenarios::ALL.iter().filter(|scenario| (scenario.options)().kubelets).map(|scenario| scenario.name);
-    let chosen: Vec<_> = own.chain(ALSO).chain([DEMO]).filter(|name| only.is_none_or(|only| name.contains(only))).collect();
+    let chosen = choose(&own.chain(ALSO).chain([DEMO]).collect::<Vec<_>>(), only);
     ensure!(!chosen.is_empty(), "no scenario of this run has `{}` in its name", only.unwrap_or_default());
     if let Some(missing) = machine::missing() {
         for name in &chosen {
@@ -42,9 +45,8 @@ pub fn kubelets(only: Option<&str>, if_possible: bool) -> Result<ExitCode> {
 }
 
 fn one(name: &str) -> Result<Verdict> {
-    let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
     let log = format!("{PART}-{name}");
-    let verdict = run_one(&log, name, PART, arguments, &[(machine::ON_MACHINES, "1".to_owned())])?;
+    let verdict = run_one(&log, name, PART, &[(machine::ON_MACHINES, "1".to_owned())])?;
     say(&verdict, &log);
     Ok(verdict)
 }

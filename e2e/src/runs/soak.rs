@@ -83,7 +83,7 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
 }
 
 /// All; or the one of this name; or those that have it in theirs.
-fn choose<'a>(names: &[&'a str], only: Option<&str>) -> Vec<&'a str> {
+pub(super) fn choose<'a>(names: &[&'a str], only: Option<&str>) -> Vec<&'a str> {
     let Some(only) = only else { return names.to_vec() };
     let exactly: Vec<_> = names.iter().copied().filter(|name| *name == only).collect();
     if exactly.is_empty() { names.iter().copied().filter(|name| name.contains(only)).collect() } else { exactly }
@@ -96,8 +96,7 @@ fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
         (None, 1) => "alone".to_owned(),
         (None, _) => format!("{number} of {of}"),
     };
-    let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
-    let mut verdict = run_one(name, name, &part, arguments, &[])?;
+    let mut verdict = run_one(name, name, &part, &[])?;
     let disturbed = beside.map_or(Ok(()), Compiler::stop);
     if let (None, Err(error)) = (&verdict.failure, disturbed) {
         verdict.failure = Some(format!("it passed, but not beside a compiler: {error:#}"));

@@ -75,9 +75,10 @@ pub(super) fn run(log: &str, arguments: &[&str], environment: &[(&str, String)],
     child.wait().context("waiting for a bed")
 }
 
-/// Runs `bed` with these arguments for the scenario (or demo) of this name alone. Without a verdict of its own, the bed's end is one.
-pub(super) fn run_one(log: &str, name: &str, part: &str, arguments: &[&str], environment: &[(&str, String)]) -> Result<Verdict> {
+/// Runs `bed` for the scenario (or demo) of this name alone. Without a verdict of its own, the bed's end is one.
+pub(super) fn run_one(log: &str, name: &str, part: &str, environment: &[(&str, String)]) -> Result<Verdict> {
     let started = Instant::now();
+    let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
     let (mut verdict, mut last) = (None, String::new());
     let end = run(log, arguments, environment, |line| {
         verdict = read_verdict(line, part).or(verdict.take());

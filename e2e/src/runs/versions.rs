@@ -136,7 +136,7 @@ fn one(version: &str, policies: Policies, scenario: &str) -> Result<Verdict> {
     if policies == Policies::Beta {
         environment.push((API_SERVER_FLAGS, BETA.to_owned()));
     }
-    run_one(&log(version, scenario), scenario, version, &["scenario", scenario], &environment)
+    run_one(&log(version, scenario), scenario, version, &environment)
 }
 
 #[cfg(test)]
