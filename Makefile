@@ -18,7 +18,7 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test versions kubelet-bed manifests chart-test
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test containerfile-test versions kubelet-bed manifests chart-test
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
@@ -56,7 +56,7 @@ test: deps control-plane
 soak: deps control-plane definitions build
 	@-.ci/deps soak
 	@target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT))
-	@$(if $(SOAK)$(REPEAT),true,$(MAKE) --no-print-directory versions kubelets-if-possible chart-test images-test release-test)
+	@$(if $(SOAK)$(REPEAT),true,$(MAKE) --no-print-directory versions kubelets-if-possible chart-test images-test containerfile-test release-test)
 
 # What it builds is its own, below target/mutants.
 mutants:
@@ -160,6 +160,11 @@ images-test: images control-plane build
 	cd deploy/images && go test -count=1 -tags images .
 	BED_PROGRAMS=target/cross/$(shell uname -m)-unknown-linux-musl/release target/debug/bed scenario three_rollouts_in_a_row_lose_no_request
 
+# The images of the Containerfile are those of `make images`, to the byte. Ten to twenty minutes; it needs root, buildah and debootstrap.
+containerfile-test:
+	@.ci/deps containerfile
+	@.ci/containerfile-test
+
 kwok: $(KWOK)
 
 # For `make bench` alone. KWOK is under the Apache License 2.0, as Kubernetes and etcd are.
@@ -206,8 +211,7 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 .PHONY: chart plugin-binaries plugin-archives release-files release-test
 
 chart: $(HELM)
-	@mkdir -p target/release-files
-	$(HELM) package deploy/chart --destination target/release-files
+	@.ci/chart package
 
 plugin-binaries:
 	@.ci/plugin-binaries
