@@ -27,11 +27,11 @@ const VERSIONS: [(&str, Policies); 5] = [
     ("1.33.13", Policies::None),
     ("1.34.4", Policies::Beta),
     ("1.35.4", Policies::Beta),
+    ("1.36.3", Policies::Stable),
     (DEFAULT, Policies::Stable),
-    ("1.37.2", Policies::Stable),
 ];
 /// The version in `e2e/control-plane/go.mod`.
-const DEFAULT: &str = "1.36.3";
+const DEFAULT: &str = "1.37.2";
 
 /// A column of the table, and the scenario that it is about.
 struct Column {
