@@ -164,6 +164,19 @@ fn curl(bed: &Bed, nodes: &[&str]) -> Result<String> {
     ))
 }
 
+/// Whether the next line belongs to this command, too; otherwise it is what the command prints.
+fn goes_on(command: &str) -> bool {
+    let mut quote = None;
+    for letter in command.chars().filter(|letter| matches!(letter, '\'' | '"')) {
+        quote = match quote {
+            None => Some(letter),
+            Some(open) if open == letter => None,
+            open => open,
+        };
+    }
+    quote.is_some() || command.ends_with(['\\', '|'])
+}
+
 /// The commands of a text, each with the lines in which it goes on.
 fn commands(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
@@ -173,7 +186,7 @@ fn commands(text: &str) -> Vec<String> {
             inside = line == "```console";
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
             found.push(command.to_owned());
-        } else if let Some(last) = found.last_mut().filter(|_| inside) {
+        } else if let Some(last) = found.last_mut().filter(|last| inside && goes_on(last)) {
             *last = format!("{last}\n{line}");
         }
     }
@@ -185,8 +198,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_goes_on_until_the_next_prompt() {
-        let text = "Do\n```console\n$ one \\\n  two\n$ three # n1\n```\nand\n```yaml\n$ no\n```\n";
-        assert_eq!(commands(text), ["one \\\n  two", "three # n1"]);
+    fn a_command_goes_on_after_a_backslash_a_pipe_and_in_quotes_and_what_else_follows_is_printed() {
+        let text = "Do\n```console\n$ one \\\n  two\nNAME\n\n$ three # n1\n$ a '\"\nb'\nc\n$ d |\n  e\n```\nand\n```yaml\n$ no\n```\n";
+        assert_eq!(commands(text), ["one \\\n  two", "three # n1", "a '\"\nb'", "d |\n  e"]);
     }
 }
