@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/uuid"
 )
 
 // A crate that is part of a binary.
@@ -157,12 +158,20 @@ func (build release) bom(program program, parts []part) ([]byte, error) {
 		dependencies = append(dependencies, cyclonedx.Dependency{Ref: part.reference(), Dependencies: &uses})
 	}
 	bom.Components, bom.Dependencies = &components, &dependencies
-	var text bytes.Buffer
-	encoder := cyclonedx.NewBOMEncoder(&text, cyclonedx.BOMFileFormatJSON)
-	if err := encoder.SetPretty(true).EncodeVersion(bom, cyclonedx.SpecVersion1_6); err != nil {
+	text, err := encode(bom)
+	if err != nil {
 		return nil, err
 	}
-	return text.Bytes(), nil
+	// GitHub attests none without a serial number. It follows from the rest, so that the same sources make the same image.
+	bom.SerialNumber = uuid.NewSHA1(uuid.NameSpaceOID, text).URN()
+	return encode(bom)
+}
+
+func encode(bom *cyclonedx.BOM) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := cyclonedx.NewBOMEncoder(&text, cyclonedx.BOMFileFormatJSON)
+	err := encoder.SetPretty(true).EncodeVersion(bom, cyclonedx.SpecVersion1_6)
+	return text.Bytes(), err
 }
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright|notice|unlicense)`)

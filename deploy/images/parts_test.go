@@ -1,8 +1,11 @@
 package main
 
 import (
+	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 func known(names ...string) map[string]part {
@@ -51,5 +54,29 @@ func TestAChecksumBelongsToOneVersion(t *testing.T) {
 	sums := checksumsIn(lock)
 	if len(sums) != 1 || sums["a 2.0.0"] != sum {
 		t.Errorf("%v", sums)
+	}
+}
+
+func TestAnSbomHasASerialNumberThatFollowsFromItsContent(t *testing.T) {
+	serial := func(version string) string {
+		t.Helper()
+		build := release{version: version, created: time.Unix(0, 0).UTC()}
+		text, err := build.bom(program{}, []part{{name: "own", version: version}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// GitHub's action takes a file for CycloneDX by these three.
+		var read struct{ BomFormat, SpecVersion, SerialNumber string }
+		if err := json.Unmarshal(text, &read); err != nil || read.BomFormat != "CycloneDX" || read.SpecVersion == "" {
+			t.Fatalf("%v: %+v", err, read)
+		}
+		return read.SerialNumber
+	}
+	one := serial("1.0.0")
+	if !regexp.MustCompile("^urn:uuid:[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$").MatchString(one) {
+		t.Errorf("%q is no serial number", one)
+	}
+	if again, other := serial("1.0.0"), serial("1.0.1"); one != again || one == other {
+		t.Errorf("%s, again %s, of another version %s", one, again, other)
 	}
 }
