@@ -72,9 +72,12 @@ impl GateMetrics {
         }
     }
 
-    /// There is such a gate: what counts up begins at 0.
+    /// There is such a gate: what counts up begins at 0, or an alert would miss the first of a kind.
     pub fn begin(&self, gate: &str) {
         drop(self.late_pods.get_or_create(&OfGate { gate: gate.to_owned() }));
+        for operation in OPERATIONS.map(operation) {
+            drop(self.operations.get_or_create(&Operation { gate: gate.to_owned(), operation }));
+        }
     }
 
     /// The gate is gone.
@@ -82,15 +85,7 @@ impl GateMetrics {
         let of = OfGate { gate: gate.to_owned() };
         self.late_pods.remove(&of);
         self.hold.remove(&of);
-        let all = [
-            Happened::Added { late: false },
-            Happened::Adopted,
-            Happened::PutBack,
-            Happened::Removed,
-            Happened::Yielded,
-            Happened::TimedOut,
-        ];
-        for operation in all.map(operation) {
+        for operation in OPERATIONS.map(operation) {
             self.operations.remove(&Operation { gate: gate.to_owned(), operation });
         }
     }
@@ -119,6 +114,10 @@ impl GateMetrics {
     }
 }
 
+/// One of each word that [`operation`] has.
+const OPERATIONS: [Happened; 6] =
+    [Happened::Added { late: false }, Happened::Adopted, Happened::PutBack, Happened::Removed, Happened::Yielded, Happened::TimedOut];
+
 fn operation(happened: Happened) -> &'static str {
     match happened {
         Happened::Added { .. } => "add",
@@ -146,6 +145,8 @@ mod tests {
             text.lines().filter(|line| line.contains("gate=\"edge\"")).map(str::to_owned).collect::<Vec<_>>()
         };
         metrics.begin("edge");
+        // Prometheus sees an increase only of what was there before.
+        assert!(shown(&registry).iter().any(|line| line.ends_with("operation=\"remove\"} 0")), "{:?}", shown(&registry));
         for happened in
             [Happened::Added { late: true }, Happened::Adopted, Happened::PutBack, Happened::Removed, Happened::Yielded, Happened::TimedOut]
         {

@@ -71,10 +71,7 @@ impl Announcer {
             .status
             .conditions
             .iter()
-            .filter(|condition| {
-                (condition.type_ == "Valid") == (condition.status == "False")
-                    && !matches!(condition.type_.as_str(), "Available" | "Progressing" | "Paused" | "Degraded")
-            })
+            .filter(|condition| is_problem(&condition.type_, &condition.status, &condition.reason))
             .map(|condition| (condition.type_.clone(), (condition.reason.clone(), condition.message.clone())))
             .collect();
         for (node, state) in &plan.node_states {
@@ -137,9 +134,43 @@ fn warning_of(reason: &Reason) -> Option<&'static str> {
     }
 }
 
+/// Whether a condition asks for somebody. What some of them say, events of nodes or other conditions say, too.
+fn is_problem(type_: &str, status: &str, reason: &str) -> bool {
+    match type_ {
+        "Valid" => status == "False",
+        // Health checkers that start, on a new node for example, ask for nobody.
+        "HealthCheckersReady" => reason == "ServiceAccountLacksRights",
+        "Available" | "Progressing" | "Paused" | "Degraded" | "Ready" | "Reconciling" => false,
+        _ => status != "False",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_condition_that_asks_for_somebody_is_told_as_a_warning() {
+        for (type_, status, reason) in [
+            ("Ready", "True", "Complete"),
+            ("Ready", "False", "RollingOut"),
+            ("Reconciling", "True", "RollingOut"),
+            ("HealthCheckersReady", "True", "HealthCheckersReady"),
+            ("HealthCheckersReady", "False", "HealthCheckersNotReady"),
+            ("Valid", "True", "Accepted"),
+            ("Stalled", "False", "RollingOut"),
+        ] {
+            assert!(!is_problem(type_, status, reason), "{type_}={status} {reason}");
+        }
+        for (type_, status, reason) in [
+            ("Valid", "False", "InvalidSpec"),
+            ("Stalled", "True", "DetachTimeout"),
+            ("RolledBack", "True", "RevisionFailed"),
+            ("HealthCheckersReady", "False", "ServiceAccountLacksRights"),
+        ] {
+            assert!(is_problem(type_, status, reason), "{type_}={status} {reason}");
+        }
+    }
 
     #[test]
     fn a_node_whose_pods_have_trouble_is_told_with_that_trouble_and_has_failed_when_its_time_is_over() {

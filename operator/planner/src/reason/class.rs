@@ -43,7 +43,6 @@ impl Reason {
         match self {
             Self::Paused => Class::OF_ROLLOUT.at(0),
             Self::TooManyFailed { .. } => Class { trouble: true, ..Class::HOLDS_ALL }.at(1).needs_somebody(),
-            Self::Halted => Class::NONE.at(2),
             Self::DetachTimeout => Class::STALLS.at(2),
             Self::BadTimestamp(_) => Class::TROUBLE.at(2).needs_somebody(),
             Self::AdmissionRejected { .. } => Class::TROUBLE.at(3),
@@ -66,13 +65,15 @@ impl Reason {
             // What takes the slot that others wait for comes before their wait.
             Self::Drained(_) => Class::NONE.at(7),
             Self::Budget { .. } | Self::MinAvailable { .. } | Self::Proving { .. } => Class::OF_ROLLOUT.at(8),
-            Self::DomainBudget { .. } => Class::NONE.at(8),
+            // Others wait; the node that halts the rollout says why, and what to do.
+            Self::Halted | Self::DomainBudget { .. } => Class::NONE.at(8),
             Self::NodeNotReady => Class::TROUBLE.at(9),
             Self::OnDelete => Class::HOLDS_ALL.at(10),
             Self::Partition => Class::HOLDS_ALL.at(11),
             Self::Skipped => Class::NONE.at(12),
             Self::PodsNotReady { trouble: Some(_), .. }
             | Self::Joining { trouble: Some(_) }
+            | Self::UpdatingInPlace { trouble: Some(_), .. }
             | Self::Relabelled(_)
             | Self::HealthPortSilent { leaves: true, .. } => Class::TROUBLE,
             Self::InvalidSpec
@@ -89,7 +90,7 @@ impl Reason {
             | Self::PodsNotReady { trouble: None, .. }
             | Self::PodsTerminating
             | Self::PodsTooYoung
-            | Self::UpdatingInPlace { .. }
+            | Self::UpdatingInPlace { trouble: None, .. }
             | Self::PrePulling(None)
             | Self::TakenOut(_)
             | Self::AttachSoak { .. }
@@ -98,5 +99,22 @@ impl Reason {
             | Self::AskingHealthPort
             | Self::Writing => Class::NONE,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_whose_detacher_is_silent_comes_before_those_that_wait_for_it() {
+        assert!(Reason::DetachTimeout.class().rank < Reason::Halted.class().rank);
+    }
+
+    #[test]
+    fn trouble_is_trouble_in_place_too() {
+        let trouble = Some(("ImagePullBackOff".to_owned(), "no such image".to_owned()));
+        assert!(Reason::UpdatingInPlace { updated: 0, of: 2, trouble, why: None }.class().trouble);
+        assert!(!Reason::UpdatingInPlace { updated: 0, of: 2, trouble: None, why: None }.class().trouble);
     }
 }
