@@ -47,6 +47,10 @@ pub struct Run {
     /// certificates are in a Secret of the same name.
     #[arg(long, env = "WEBHOOK_SERVICE")]
     pub webhook_service: Option<String>,
+    /// false: the operator uses no `MutatingAdmissionPolicies`, and does not need the right to write them. It acts as where the API
+    /// server has none. Policies that are there stay in force: delete the gates before, or delete the policies yourself.
+    #[arg(long, env = "ADMISSION_POLICIES", value_parser = parse_bool, num_args = 0..=1, default_value_t = true, default_missing_value = "true", require_equals = true)]
+    pub admission_policies: bool,
     /// Address of the webhook. Port 443 of the Service must lead there.
     #[arg(long, env = "WEBHOOK_ADDRESS", default_value = "[::]:8443")]
     pub webhook_address: SocketAddr,

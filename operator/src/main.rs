@@ -143,6 +143,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         metrics: metrics.gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
         webhook: webhook.as_ref().map(webhook::Secrets::webhook),
+        admission_policies: run.admission_policies,
     };
     let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
@@ -151,6 +152,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         metrics: metrics.pod_gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
         foreign_objects: run.allowed_foreign_objects.clone(),
+        admission_policies: run.admission_policies,
     };
     let context = Arc::new(Context {
         announcer: Announcer::new(EventRecorder::new(client.clone(), reporter)),

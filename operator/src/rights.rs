@@ -21,7 +21,7 @@ use std::{
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
-/// For how long a right that was refused counts as missing: what needs it is tried again within five minutes.
+/// For how long a right that was refused counts as missing: what needs it is tried again within that time.
 const COUNTS_FOR: Duration = Duration::from_mins(10);
 
 /// A right, as a rule of a role names it.

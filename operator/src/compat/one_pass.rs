@@ -108,6 +108,7 @@ async fn start(options: &OnePassOptions, deadline: Instant) -> anyhow::Result<En
         metrics: GateMetrics::registered(&mut Registry::default()),
         recorder: EventRecorder::new(client.clone(), options.reporter.clone()),
         webhook: None,
+        admission_policies: true,
     };
     let mut engine = Engine::of_one_pass(gate_options, gates).await;
     if !state.world().wanted_replicas().is_empty() {

@@ -32,6 +32,14 @@ const GROUP: &str = "admissionregistration.k8s.io";
 /// an administrator has switched it on.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
+/// Versions of the policies that an operator may use.
+pub type Versions = &'static [&'static str];
+
+/// All versions, or none: with `--admission-policies=false` the operator acts as where the API server has no policies.
+pub const fn versions(used: bool) -> Versions {
+    if used { &VERSIONS } else { &[] }
+}
+
 /// Says what is wanted, where that is something else than before.
 pub fn want<T: PartialEq>(wanted: &watch::Sender<Option<T>>, now: T) {
     wanted.send_if_modified(|known| {
@@ -93,12 +101,14 @@ pub struct PolicySync {
     version: &'static str,
     /// Somebody was told that they must not be listed.
     told: bool,
+    /// Those that may be used, the best one first.
+    versions: Versions,
 }
 
 impl PolicySync {
     /// Nothing is known yet.
-    pub fn new(client: Client, label: &'static str, field_manager: &'static str) -> Self {
-        Self { client, label, field_manager, held: BTreeMap::new(), version: VERSIONS[0], told: false }
+    pub fn new(client: Client, label: &'static str, field_manager: &'static str, versions: Versions) -> Self {
+        Self { client, label, field_manager, held: BTreeMap::new(), version: VERSIONS[0], told: false, versions }
     }
 
     fn api(&self, (kind, plural): (&str, &str)) -> Api<DynamicObject> {
@@ -108,7 +118,7 @@ impl PolicySync {
 
     /// Finds out what is there of ours, and whether there are such kinds at all; nothing if that could not be found out.
     pub async fn list(&mut self) -> Option<bool> {
-        for version in VERSIONS {
+        for version in self.versions {
             self.version = version;
             match self.list_version().await {
                 Ok(Served::Yes(found)) => {

@@ -81,6 +81,8 @@ pub struct EngineOptions {
     pub recorder: EventRecorder,
     /// The webhook that the operator serves, if it does.
     pub webhook: Option<WebhookService>,
+    /// `--admission-policies`.
+    pub admission_policies: bool,
 }
 
 /// The loop's state.
@@ -95,6 +97,7 @@ pub struct Engine {
     sources: Sources,
     admission: Arc<PolicyHandle>,
     webhook: Option<WebhookService>,
+    policy_versions: policy_sync::Versions,
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
     known: Readable<String, NodeReadinessGate>,
     listed: bool,
@@ -179,6 +182,7 @@ impl Engine {
             telling,
             admission: Arc::new(PolicyHandle::new(options.webhook.is_some())),
             webhook: options.webhook,
+            policy_versions: policy_sync::versions(options.admission_policies),
             client: options.client,
             observer: options.observer,
             state: options.state,
@@ -227,6 +231,7 @@ impl Engine {
             Arc::clone(&state),
             Arc::clone(&self.admission),
             self.webhook.clone(),
+            self.policy_versions,
         )));
         loop {
             tokio::select! {

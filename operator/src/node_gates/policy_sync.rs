@@ -3,7 +3,7 @@
 use crate::{
     gates_shared::{
         GateState,
-        policy_sync::{self, PolicySync, Rounds},
+        policy_sync::{self, PolicySync, Rounds, Versions},
     },
     write::{self, Error},
 };
@@ -208,9 +208,15 @@ impl Rounds for NodePolicySync {
 
 impl NodePolicySync {
     /// Nothing is known yet.
-    pub fn new(client: Client, state: Arc<GateState>, admission: Arc<PolicyHandle>, served: Option<WebhookService>) -> Self {
+    pub fn new(
+        client: Client,
+        state: Arc<GateState>,
+        admission: Arc<PolicyHandle>,
+        served: Option<WebhookService>,
+        versions: Versions,
+    ) -> Self {
         let wishes = admission.wish.subscribe();
-        let policies = PolicySync::new(client.clone(), names::GATE_LABEL, FIELD_MANAGER);
+        let policies = PolicySync::new(client.clone(), names::GATE_LABEL, FIELD_MANAGER, versions);
         Self { client, state, admission, wishes, policies, served, hook: None }
     }
 

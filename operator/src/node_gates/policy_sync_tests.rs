@@ -8,6 +8,8 @@ use std::sync::Mutex;
 struct Server {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     calls: Arc<Mutex<Vec<String>>>,
+    /// How often policies were listed.
+    listed: Arc<Mutex<u32>>,
     /// Version of the policies that it has.
     policies: Policies,
     /// Whatever is to be applied.
@@ -57,6 +59,7 @@ impl Server {
         }
         match method {
             "GET" if path.starts_with("mutatingadmission") => {
+                *self.listed.lock().unwrap() += 1;
                 let items: Vec<_> =
                     objects.iter().filter(|(key, _)| key.starts_with(&format!("{path}/"))).map(|(_, object)| object.clone()).collect();
                 (200, json!({"apiVersion": planner::gates_shared::policy_objects::API, "kind": "List", "metadata": {}, "items": items}))
@@ -102,7 +105,7 @@ fn paths(gate: &Gate) -> (String, String) {
 
 fn sync(server: &Server) -> (NodePolicySync, Arc<PolicyHandle>) {
     let admission = Arc::new(PolicyHandle::new(false));
-    (NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None), admission)
+    (NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None, policy_sync::versions(true)), admission)
 }
 
 /// What condition `AdmissionActive` of a gate says: word and value.
@@ -231,6 +234,18 @@ async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothin
     assert_eq!(said(&admission, &edge), IN_FORCE);
 }
 
+#[tokio::test]
+async fn an_operator_that_is_to_use_no_policies_asks_for_none_and_writes_none() {
+    let server = Server::default();
+    let admission = Arc::new(PolicyHandle::new(false));
+    let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None, policy_sync::versions(false));
+    let edge = gate("edge");
+    admission.want(wish(&[(&edge, false)]));
+    assert!(sync.round(true).await);
+    assert_eq!((server.calls(), *server.listed.lock().unwrap()), (vec![], 0));
+    assert_eq!(said(&admission, &edge), ("Reactive", false));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force() {
     let server = Server::default();
@@ -274,7 +289,7 @@ async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_
     let admission = Arc::new(PolicyHandle::new(true));
     let trusted = watch::Sender::new(None);
     let webhook = WebhookService { namespace: "system".into(), service: "webhook".into(), path: "/", trusted: trusted.subscribe() };
-    let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(webhook));
+    let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), Some(webhook), policy_sync::versions(true));
     let (edge, web) = (gate("edge"), gate("web"));
     admission.want(wish(&[(&edge, false)]));
     assert!(sync.round(true).await);

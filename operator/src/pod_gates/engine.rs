@@ -68,6 +68,8 @@ pub struct EngineOptions {
     pub recorder: EventRecorder,
     /// Namespaces whose gates may follow objects of other namespaces, and of none; `*` for all.
     pub foreign_objects: Vec<String>,
+    /// `--admission-policies`.
+    pub admission_policies: bool,
 }
 
 /// The loop's state.
@@ -79,6 +81,7 @@ pub struct Engine {
     metrics: PodGateMetrics,
     sources: Sources,
     admission: Arc<PolicyHandle>,
+    policy_versions: policy_sync::Versions,
     reporter: Reporter,
     /// Gates as they were read last; one that cannot be decoded any more keeps what it said.
     known: Readable<Key, PodReadinessGate>,
@@ -121,6 +124,7 @@ impl Engine {
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&state), options.foreign_objects),
             admission: Arc::new(PolicyHandle::default()),
+            policy_versions: policy_sync::versions(options.admission_policies),
             reporter: Reporter::new(options.client.clone(), options.metrics.clone(), options.recorder),
             client: options.client,
             observer: options.observer,
@@ -155,7 +159,7 @@ impl Engine {
         let state = Arc::clone(&self.state);
         // Ends with this function.
         let mut aside = tokio::task::JoinSet::new();
-        aside.spawn(policy_sync::run(PodPolicySync::new(self.client.clone(), Arc::clone(&self.admission))));
+        aside.spawn(policy_sync::run(PodPolicySync::new(self.client.clone(), Arc::clone(&self.admission), self.policy_versions)));
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -582,6 +586,7 @@ mod tests {
             observer,
             metrics: PodGateMetrics::registered(&mut Registry::default()),
             foreign_objects: Vec::new(),
+            admission_policies: true,
         });
         let key = ("web".to_owned(), "p".to_owned());
         let object: PodReadinessGate = serde_json::from_value(json!({

@@ -1,6 +1,6 @@
 //! Keeps exactly the admission policies that gates of pods want, and finds out whether the API server has such policies at all.
 
-use crate::gates_shared::policy_sync::{self, PolicySync, Rounds};
+use crate::gates_shared::policy_sync::{self, PolicySync, Rounds, Versions};
 use crds::names;
 use kube::Client;
 use parking_lot::Mutex;
@@ -65,7 +65,7 @@ impl PolicyHandle {
             (Some(false), _) => (
                 "NoPolicies",
                 false,
-                "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1 since Kubernetes 1.36, v1beta1 since 1.34 if switched on), or the operator may not list them: add the readiness gate to the templates of pods".into(),
+                "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1 since Kubernetes 1.36, v1beta1 since 1.34 if switched on), or the operator may not list or use them: add the readiness gate to the templates of pods".into(),
             ),
             (_, Some(None)) => (
                 "Policy",
@@ -87,9 +87,9 @@ pub struct PodPolicySync {
 
 impl PodPolicySync {
     /// Nothing is known yet.
-    pub fn new(client: Client, admission: Arc<PolicyHandle>) -> Self {
+    pub fn new(client: Client, admission: Arc<PolicyHandle>, versions: Versions) -> Self {
         let wishes = admission.wish.subscribe();
-        Self { admission, wishes, policies: PolicySync::new(client, names::POD_GATE_LABEL, FIELD_MANAGER) }
+        Self { admission, wishes, policies: PolicySync::new(client, names::POD_GATE_LABEL, FIELD_MANAGER, versions) }
     }
 }
 

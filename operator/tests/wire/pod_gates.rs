@@ -99,6 +99,7 @@ async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_
         observer,
         metrics: metrics.pod_gates.clone(),
         foreign_objects: Vec::new(),
+        admission_policies: true,
     };
     tokio::select! {
         () = Box::pin(pod_gates::Engine::new(options).run(CancellationToken::new())) => unreachable!("it runs for ever"),

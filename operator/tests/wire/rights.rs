@@ -81,7 +81,7 @@ const CONDITIONS: [(&str, [&str; 4]); 3] = [
     ("storage.k8s.io/csinodes", ["nodereadinessgates", "Ready", "SourceUnavailable", "csinodes is forbidden"]),
     (
         "admissionregistration.k8s.io/mutatingadmissionpolicies",
-        ["nodereadinessgates", "AdmissionActive", "Reactive", "or the operator may not list them"],
+        ["nodereadinessgates", "AdmissionActive", "Reactive", "or the operator may not list or use them"],
     ),
 ];
 
@@ -328,6 +328,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         metrics: metrics.gates.clone(),
         recorder: recorder(),
         webhook: None,
+        admission_policies: true,
     };
     let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
@@ -336,6 +337,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         metrics: metrics.pod_gates.clone(),
         recorder: recorder(),
         foreign_objects: vec![],
+        admission_policies: true,
     };
     let (_resources, writer) = store::<Named>();
     let pages = web::serve(listener, Arc::clone(metrics), Arc::clone(&observer), stop.clone());

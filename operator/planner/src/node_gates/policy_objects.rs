@@ -59,10 +59,10 @@ pub fn means(gate: &Gate, enforced: bool, offers: Offers) -> Means {
         (OnCreate::Auto | OnCreate::Webhook, Offers { webhook: true, .. }) => Means::Webhook,
         (OnCreate::None, _) => Means::Reactive("admission.onCreate is None: the operator taints a node a moment after its creation"),
         (OnCreate::Auto, _) => Means::Reactive(
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list them, and it serves no webhook: the operator taints a node a moment after its creation; start the operator with --webhook-service to close the gap",
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list or use them, and it serves no webhook. The operator taints a node a moment after its creation. Start the operator with --webhook-service to close the gap",
         ),
         (OnCreate::Policy, _) => Means::Reactive(
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list them: the operator taints a node a moment after its creation; set admission.onCreate to Auto to allow the operator's webhook, too",
+            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1, Kubernetes 1.36), or the operator may not list or use them: the operator taints a node a moment after its creation; set admission.onCreate to Auto to allow the operator's webhook, too",
         ),
         (OnCreate::Webhook, _) => Means::Reactive(
             "the operator serves no webhook: it taints a node a moment after its creation; start the operator with --webhook-service",

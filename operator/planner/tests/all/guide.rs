@@ -31,6 +31,21 @@ fn examples(text: &str) -> Vec<(usize, Value)> {
     found
 }
 
+/// Two programs that do not share a port would meet on it: the new one fails to bind while the old one still ends.
+#[test]
+fn an_example_with_one_pod_on_the_network_of_its_node_declares_the_port() {
+    let mut seen = 0;
+    for (line, example) in examples(&guide()) {
+        let (spec, pod) = (&example["spec"], &example["spec"]["template"]["spec"]);
+        if example["kind"] != "IngressDaemonSet" || pod["hostNetwork"] != true || spec["podsPerNode"].as_u64().unwrap_or(1) != 1 {
+            continue;
+        }
+        seen += 1;
+        assert!(pod["containers"][0]["ports"][0]["containerPort"].is_u64(), "the example of line {line} declares no port");
+    }
+    assert!(seen > 5, "{seen} examples");
+}
+
 /// The schema of a spec.
 fn schema() -> Value {
     manifest::ingress_daemon_set()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()

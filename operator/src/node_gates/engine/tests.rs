@@ -29,6 +29,7 @@ fn engine(client: Client, observer: Arc<Observer>) -> Engine {
         observer,
         metrics: GateMetrics::registered(&mut Registry::default()),
         webhook: None,
+        admission_policies: true,
     })
 }
 
@@ -522,7 +523,13 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
     going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
     going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
     // It finds no policies.
-    let sync = NodePolicySync::new(engine.client.clone(), Arc::clone(&engine.state), Arc::clone(&engine.admission), None);
+    let sync = NodePolicySync::new(
+        engine.client.clone(),
+        Arc::clone(&engine.state),
+        Arc::clone(&engine.admission),
+        None,
+        policy_sync::versions(true),
+    );
     tokio::spawn(policy_sync::run(sync));
     while engine.admission.is_present("g1") {
         tokio::task::yield_now().await;
