@@ -8,3 +8,8 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* What comes before the path of a document, such as docs/operations.md. */}}
+{{- define "ingress-daemonset.documentation" -}}
+{{- with .Values.documentation }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- end }}
