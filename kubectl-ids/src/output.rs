@@ -26,8 +26,7 @@ impl Style {
         let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = stdout.is_terminal();
-        let size = rustix::termios::tcgetwinsize(&stdout).ok().filter(|_| terminal);
-        let size = size.map(|size| (size.ws_col, size.ws_row)).filter(|(columns, _)| *columns > 0);
+        let size = size(&stdout).filter(|(columns, _)| terminal && *columns > 0);
         Self { colour: terminal && !plain && !dumb, size }
     }
 
@@ -38,6 +37,18 @@ impl Style {
             None => word.to_owned(),
         }
     }
+}
+
+/// Columns and lines of a terminal.
+#[cfg(unix)]
+fn size(terminal: &std::io::Stdout) -> Option<(u16, u16)> {
+    rustix::termios::tcgetwinsize(terminal).ok().map(|size| (size.ws_col, size.ws_row))
+}
+
+/// Windows has no such call: no line is cut there.
+#[cfg(not(unix))]
+const fn size(_: &std::io::Stdout) -> Option<(u16, u16)> {
+    None
 }
 
 /// What a colour says; every one is said by a word, too.
