@@ -86,13 +86,8 @@ impl Pass<'_> {
         let Some(token) = managed.token.as_ref().filter(|token| token.phase == Phase::New && managed.grant.is_none()) else { return };
         let wanted = settings.pods_per_node;
         if wanted == 0 || !readiness::is_complete(deployment, managed.pods, &settings.revision, wanted) {
-            let reason = match breaker::reason(deployment, managed.pods, self.snapshot.now) {
-                Some(rejected) => rejected,
-                None if managed.pods.is_empty() && deployment.refusal.is_some() => {
-                    Reason::PodsRefused(deployment.refusal.clone().unwrap_or_default())
-                }
-                None => Reason::Joining { trouble: readiness::trouble(managed.pods) },
-            };
+            let rejected = breaker::reason(deployment, managed.pods, self.snapshot.now);
+            let reason = rejected.or_else(|| managed.refusal()).unwrap_or_else(|| Reason::Joining { trouble: managed.trouble() });
             if wanted > 0 || !managed.settled {
                 self.set(managed.name, NodePhase::Joining, reason);
             }

@@ -10,7 +10,6 @@ mod replace;
 mod waits;
 
 use crate::{
-    facts::readiness,
     node::{ManagedNode, again, fits, give_up, is_free, is_kept, renew, replicas, set_free, turn_back},
     objects::{
         deployment_writes, health_checker,
@@ -478,7 +477,6 @@ impl<'a> Pass<'a> {
         let Some(settings) = self.settings else { return };
         for managed in managed_nodes.iter().filter(|managed| managed.chosen && managed.grant.is_none()) {
             let Some(deployment) = managed.deployment.filter(|_| !self.plan.node_states.contains_key(managed.name)) else { continue };
-            let trouble = readiness::trouble(managed.pods);
             if !managed.is_unavailable() {
                 let suspect = self.suspicion(managed, settings, true).filter(|_| managed.settled);
                 match (managed.held_back.clone(), suspect) {
@@ -495,7 +493,8 @@ impl<'a> Pass<'a> {
                 if managed.is_lost() {
                     return Reason::NodeNotReady;
                 }
-                Reason::PodsNotReady { ready: deployment.status.ready, wanted: settings.pods_per_node, trouble }
+                let (ready, wanted) = (deployment.status.ready, settings.pods_per_node);
+                managed.refusal().unwrap_or_else(|| Reason::PodsNotReady { ready, wanted, trouble: managed.trouble() })
             };
             self.hold_attached(managed, settings, NodePhase::Unavailable, by_others.unwrap_or_else(unready));
             let suspect = self.suspicion(managed, settings, false);

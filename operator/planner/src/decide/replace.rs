@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::{
-    facts::{DeploymentFacts, InPlacePod, readiness},
+    facts::{DeploymentFacts, InPlacePod},
     node::ManagedNode,
     objects::{
         in_place::{self, Progress, moves::Move, writes},
@@ -64,7 +64,7 @@ impl<'a> Pass<'a> {
             self.plan.recheck(due);
         }
         let updated = progress.pods.iter().filter(|(pod, _)| pod.revision == grant.revision && pod.ready).count();
-        let reason = match readiness::trouble(managed.pods) {
+        let reason = match managed.trouble() {
             _ if managed.is_lost() => Reason::NodeNotReady,
             trouble => Reason::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
         };

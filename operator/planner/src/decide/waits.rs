@@ -2,7 +2,6 @@
 
 use super::Pass;
 use crate::{
-    facts::readiness,
     node::{ManagedNode, breaker, clocks, replicas},
     protocol::{
         step::Step,
@@ -111,10 +110,10 @@ impl Pass<'_> {
             GrantReason::Remove => 0,
             _ => self.settings.map_or(deployment.replicas(), |settings| settings.pods_per_node),
         };
-        let trouble = readiness::trouble(managed.pods);
-        if let Some(message) = deployment.refusal.clone().filter(|_| trouble.is_none()) {
-            return Reason::PodsRefused(message);
+        if let Some(refusal) = managed.refusal() {
+            return refusal;
         }
+        let trouble = managed.trouble();
         if deployment.status.available >= wanted && trouble.is_none() {
             return Reason::PodsTerminating;
         }

@@ -33,9 +33,39 @@ pub fn is_complete(deployment: &DeploymentFacts, pods: &[PodFacts], revision: &s
     deployment.replicas() == replicas && (replicas == 0 || deployment.revision() == revision) && is_settled(deployment, pods)
 }
 
-/// The first trouble that a pod names, by pod name.
-pub fn trouble(pods: &[PodFacts]) -> Option<(String, String)> {
-    let mut troubled: Vec<_> = pods.iter().filter(|pod| pod.trouble.is_some() && !pod.terminating).collect();
-    troubled.sort_by_key(|pod| (pod.ended, &pod.name));
-    troubled.first().and_then(|pod| pod.trouble.clone())
+/// The first trouble that a pod names, by pod name. What ended counts only where it ran the wanted `revision` and others can take its
+/// place, none of which the API server has `refused`: a kubelet leaves an evicted pod behind for as long as it likes.
+pub fn trouble(pods: &[PodFacts], revision: &str, refused: bool) -> Option<(String, String)> {
+    let speaks = |pod: &PodFacts| !pod.ended || !refused && pod.revision == revision;
+    let counts = |pod: &&PodFacts| pod.trouble.is_some() && !pod.terminating && speaks(pod);
+    let first = pods.iter().filter(counts).min_by_key(|pod| (pod.ended, &pod.name))?;
+    first.trouble.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_ended_speaks_only_for_what_is_wanted_and_where_others_can_take_its_place() {
+        let pod = |name: &str, revision: &str, ended, trouble: Option<&str>| PodFacts {
+            name: name.into(),
+            revision: revision.into(),
+            ended,
+            trouble: trouble.map(|reason| (reason.to_owned(), String::new())),
+            ..PodFacts::default()
+        };
+        let former = pod("a", "old", true, Some("Evicted"));
+        let evicted = pod("b", "new", true, Some("Evicted"));
+        let pulls = pod("c", "new", false, Some("ImagePullBackOff"));
+        let said = |refused, pods: &[&PodFacts]| {
+            let pods: Vec<_> = pods.iter().copied().cloned().collect();
+            trouble(&pods, "new", refused).map(|(reason, _)| reason)
+        };
+        assert_eq!(said(false, &[&former, &pod("d", "new", false, None)]), None);
+        assert_eq!(said(false, &[&former, &evicted]).as_deref(), Some("Evicted"));
+        assert_eq!(said(false, &[&former, &evicted, &pulls]).as_deref(), Some("ImagePullBackOff"));
+        assert_eq!(said(true, &[&former, &evicted]), None);
+        assert_eq!(said(true, &[&evicted, &pulls]).as_deref(), Some("ImagePullBackOff"));
+    }
 }

@@ -267,6 +267,17 @@ impl ManagedNode<'_> {
         self.deployment.is_some_and(|deployment| readiness::is_ready(deployment, self.pods))
     }
 
+    /// What keeps its pods from being ready, as far as they say it.
+    pub fn trouble(&self) -> Option<(String, String)> {
+        self.deployment.and_then(|deployment| readiness::trouble(self.pods, deployment.revision(), deployment.refusal.is_some()))
+    }
+
+    /// Why the API server takes none of its pods, where no pod is in trouble.
+    pub fn refusal(&self) -> Option<Reason> {
+        let message = self.deployment?.refusal.clone()?;
+        self.trouble().is_none().then_some(Reason::PodsRefused(message))
+    }
+
     /// Has served once and does not now; never, when the spec is not valid or wants no pods.
     pub fn is_unavailable(&self) -> bool {
         if !self.served() || self.settings.is_none_or(ResolvedSpec::is_without_pods) {
