@@ -220,7 +220,7 @@ impl Sights {
             || targets.rollout_state(ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof);
         let before = if self.revision == next.revision { self.proof } else { counted() };
         let since = if self.revision == next.revision && self.proving { watched } else { 0 };
-        next.proving = next.goes_on(&targets.effective, managed_nodes);
+        next.proving = next.goes_on(targets, ledger, managed_nodes);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
         next
     }
@@ -245,12 +245,17 @@ impl Sights {
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
-    /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds.
-    fn goes_on(&self, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> bool {
+    /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds. Nor do those on which it
+    /// has failed: how many of them may be is what `maxFailedNodes` says.
+    fn goes_on(&self, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> bool {
+        let settings = &targets.effective;
+        let rollout = targets.rollout_state(ledger);
+        let failed = |managed: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.failed.contains_key(managed.name));
         let was_out = |managed: &ManagedNode<'_>| update_under_way(managed, settings).is_some_and(|grant| grant.out_before);
+        let proves = |managed: &&ManagedNode<'_>| !failed(managed) && !was_out(managed);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
         let counts =
-            |managed: &&ManagedNode<'_>| runs(managed, settings) && !was_out(managed) && !is_out_of_use(managed) && !self.is_dead(managed);
+            |managed: &&ManagedNode<'_>| runs(managed, settings) && proves(managed) && !is_out_of_use(managed) && !self.is_dead(managed);
         for managed in managed_nodes.iter().filter(counts) {
             running += 1;
             let suspect = self.nodes.get(managed.name).is_some_and(|sight| sight.suspect || sight.broken);
@@ -260,8 +265,8 @@ impl Sights {
                 serving += 1;
             }
         }
-        let mut under_way = managed_nodes.iter().filter_map(|managed| update_under_way(managed, settings));
-        serving > 0 && bad <= noise(running) && under_way.all(|grant| grant.out_before)
+        let mut under_way = managed_nodes.iter().filter(proves).filter_map(|managed| update_under_way(managed, settings));
+        serving > 0 && bad <= noise(running) && under_way.next().is_none()
     }
 
     /// How the proof stands for these nodes.

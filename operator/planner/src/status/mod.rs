@@ -422,7 +422,9 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
     if let Some(reason) = holds().find(|reason| matches!(reason, Reason::TooManyFailed { .. })) {
         return Some(("Stalled", true, reason.word(), reason.message()));
     }
-    if let Some((node, reason)) = obstacle(plan, ledger, nodes).filter(|(_, reason)| reason.class().needs_somebody) {
+    // A pause that ends by itself, after which there is a slot for another node.
+    let goes_on = ledger.grants.len() < settings.budget.of(nodes.desired as usize) && holds().any(Reason::ends_by_itself);
+    if let Some((node, reason)) = obstacle(plan, ledger, nodes).filter(|(_, reason)| reason.class().needs_somebody && !goes_on) {
         let of = if node.is_empty() { String::new() } else { format!("node {node}: ") };
         return Some(("Stalled", true, reason.word(), format!("{of}{}", reason.message_of_rollout())));
     }
