@@ -81,12 +81,12 @@ pub async fn follow<K: Watched>(
         .with_max_delay(LONGEST_PAUSE / 2)
         .with_jitter()
         .without_max_times();
-    let mut feed: Feed<K> = Feed { client, source, refresh, wrap, news, failures: 0, listed: false };
+    let mut feed: Feed<K> = Feed { client, source, refresh, wrap, news, failures: 0, watched: false };
     let mut pause = pauses.build();
     loop {
-        feed.listed = false;
+        feed.watched = false;
         let outcome = feed.once().await;
-        if feed.listed {
+        if feed.watched {
             pause = pauses.build();
         }
         match outcome {
@@ -115,7 +115,8 @@ struct Feed<K: Watched> {
     news: mpsc::Sender<News>,
     /// In a row.
     failures: u32,
-    listed: bool,
+    /// A watch has lived for a while. A server that answers lists and no watch is not to be asked for lists without a pause.
+    watched: bool,
 }
 
 impl<K: Watched> Feed<K> {
@@ -124,11 +125,14 @@ impl<K: Watched> Feed<K> {
         loop {
             let started = Instant::now();
             let mut events = self.watch(&version).await?;
-            if let Some(end) = self.drain(&mut events, &mut version).await? {
+            let outcome = self.drain(&mut events, &mut version).await;
+            let lived = started.elapsed() >= Duration::from_secs(1);
+            self.watched |= lived;
+            if let Some(end) = outcome? {
                 return Ok(end);
             }
             // A proxy that ends every watch at once must not make us spin.
-            if started.elapsed() < Duration::from_secs(1) {
+            if !lived {
                 return Err(Broken::Ended("at once".into()));
             }
         }
@@ -145,7 +149,6 @@ impl<K: Watched> Feed<K> {
         if list.metadata.resource_version.is_empty() {
             return Err(Broken::NoResourceVersion);
         }
-        self.listed = true;
         if self.failures > 0 {
             info!(watch = self.source.name, failures = self.failures, "the API server answers again");
             self.failures = 0;

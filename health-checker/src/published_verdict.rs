@@ -82,7 +82,8 @@ impl PublishedVerdict {
             self.note_change(&verdict);
         }
         self.view.serving = verdict.serving();
-        if verdict.reason == VerdictReason::StaleView {
+        // Probes that fail from here speak only as long as the API server is silent about pods: it may just have had nothing to say.
+        if matches!(verdict.reason, VerdictReason::StaleView | VerdictReason::ProbesFailHere) {
             self.confirm(now, outputs);
         }
         let answer = render(&self.identity, &self.view, verdict, self.since, now);
@@ -131,5 +132,46 @@ impl PublishedVerdict {
             pods: pods.map(|pod| (pod.uid.clone(), pod.probes.clone())).collect(),
             heard: Watch::ALL.into_iter().map(|watch| self.view.seen(watch)).min().flatten(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        verdict::tests::healthy,
+        view::{ObjectChange, Update},
+    };
+    use futures::FutureExt as _;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_was_only_quiet_is_asked_about_a_pod_whose_probe_fails_here() {
+        let begin = time::Instant::now();
+        let mut view = healthy(begin.into_std());
+        view.serving = true;
+        let identity = Identity { namespace: "web".into(), name: "edge".into(), node: "n1".into() };
+        let (published, unsynced) = PublishedVerdict::new(identity, view);
+        let (answer, mut answered) = watch::channel(unsynced);
+        let (candidates, _probed) = watch::channel(Candidates::default());
+        let refresh: BTreeMap<Watch, Arc<Notify>> = Watch::ALL.into_iter().map(|watch| (watch, Arc::default())).collect();
+        let pods = refresh[&Watch::Pods].clone();
+        let (news, inbox) = mpsc::channel(8);
+        tokio::spawn(published.run(inbox, Outputs { answer, candidates, refresh }));
+        let mut becomes = async |reason: VerdictReason| {
+            let known = answered.wait_for(|answer| answer.verdict.reason == reason);
+            drop(time::timeout(Duration::from_secs(3), known).await.expect("in time").unwrap());
+        };
+        becomes(VerdictReason::Serving).await;
+        time::advance(Duration::from_secs(50)).await;
+        assert!(pods.notified().now_or_never().is_none(), "what serves goes on");
+        news.send(News::FailsHere { uid: "a".into(), at: time::Instant::now().into_std() }).await.unwrap();
+        becomes(VerdictReason::ProbesFailHere).await;
+        time::timeout(Duration::from_secs(2), pods.notified()).await.expect("it is asked");
+        for update in
+            [Update::Pods(ObjectChange::Unchanged), Update::Deployments(ObjectChange::Unchanged), Update::Node(ObjectChange::Unchanged)]
+        {
+            news.send(News::Watch { update, at: time::Instant::now().into_std() }).await.unwrap();
+        }
+        becomes(VerdictReason::Serving).await;
     }
 }

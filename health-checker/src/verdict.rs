@@ -151,4 +151,4 @@ fn revision(view: &View) -> Option<String> {
 
 #[cfg(test)]
 #[path = "verdict_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -18,7 +18,7 @@ fn pod(uid: &str) -> PodFacts {
 }
 
 /// A node with two ready pods of two, heard of just now.
-fn healthy(now: Instant) -> View {
+pub(crate) fn healthy(now: Instant) -> View {
     let mut view = View::new(ReadyPolicy::All);
     view.apply(Update::Deployments(ObjectChange::Replaced(vec![("d".into(), deployment(2, "Closed"))])), now);
     view.apply(Update::Pods(ObjectChange::Replaced(vec![("a".into(), pod("a")), ("b".into(), pod("b"))])), now);

@@ -186,7 +186,7 @@ async fn a_watch_that_ends_at_once_every_time_does_not_make_the_feed_spin() {
         bed.answer(LIST, list(&version.to_string())).await;
         bed.answer(&watch_from(&version.to_string()), String::new()).await;
     }
-    assert!(before.elapsed() >= Duration::from_secs(1), "{:?}", before.elapsed());
+    assert!(before.elapsed() >= Duration::from_secs(10), "{:?}", before.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
