@@ -209,7 +209,8 @@ pub struct HealthChecker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub tolerations: Option<Vec<Toleration>>,
-    /// Address to listen on. Default: all IPv4 and IPv6 addresses.
+    /// Address to listen on: `0.0.0.0` for all IPv4 addresses alone, or `::`. Default: all IPv4 and IPv6 addresses. The operator asks each
+    /// health port at the address of its Node, so that no other address works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::address_schema")]
     pub bind_address: Option<String>,

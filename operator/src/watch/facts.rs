@@ -356,15 +356,15 @@ pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
     let meta = set.metadata;
     let port =
         meta.annotations.as_ref().and_then(|annotations| annotations.get(names::HEALTH_PORT_ANNOTATION)).and_then(|port| port.parse().ok());
-    let desired = status.desired_number_scheduled;
     let observed = status.observed_generation.unwrap_or(0) >= meta.generation.unwrap_or(0);
     DaemonSetFacts {
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
         port: port.unwrap_or(0),
         spec: Arc::new(to_value(set.spec)),
-        settled: observed && status.updated_number_scheduled.unwrap_or(0) >= desired && status.number_ready >= desired,
-        desired,
+        observed,
+        desired: status.desired_number_scheduled,
+        updated: status.updated_number_scheduled.unwrap_or(0),
         ready: status.number_ready,
         owned: false,
     }

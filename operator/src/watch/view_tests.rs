@@ -500,7 +500,7 @@ fn health_checkers_are_settled_once_their_controller_has_seen_the_last_change() 
             "observedGeneration": observed, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated, "numberReady": ready,
             "currentNumberScheduled": 2, "numberMisscheduled": 0,
         });
-        facts::daemon_set(of(json!({ "metadata": { "generation": 4 }, "status": status }))).settled
+        facts::daemon_set(of(json!({ "metadata": { "generation": 4 }, "status": status }))).is_settled(0)
     };
     assert!(settled(4, 2, 2));
     assert!(!settled(3, 2, 2) && !settled(4, 1, 2) && !settled(4, 2, 1));

@@ -111,14 +111,24 @@ pub struct DaemonSetFacts {
     pub port: u16,
     /// `metadata.labels`, and `spec` as stored.
     pub spec: Arc<Value>,
-    /// All its pods are of the newest generation and ready.
-    pub settled: bool,
+    /// Its controller has seen the newest generation.
+    pub observed: bool,
     /// Nodes it should run on.
     pub desired: i32,
+    /// Nodes whose pod is of the newest template.
+    pub updated: i32,
     /// Nodes on which it is ready.
     pub ready: i32,
     /// Has our resource as its controller.
     pub owned: bool,
+}
+
+impl DaemonSetFacts {
+    /// All its pods are of the newest template and ready, but for those on `lost` nodes, whose kubelets can start none.
+    pub fn is_settled(&self, lost: i32) -> bool {
+        let wanted = self.desired.saturating_sub(lost);
+        self.observed && self.updated >= wanted && self.ready >= wanted
+    }
 }
 
 /// A recorded revision of the template: a `ControllerRevision` of ours.

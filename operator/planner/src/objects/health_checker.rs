@@ -79,15 +79,22 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
         // New ones would see nothing, and what runs serves.
         return;
     }
+    let lost = lost(snapshot);
     let (mut serving, mut written) = (true, false);
     for port in &settings.ports {
         let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
         let stored = snapshot.daemon_sets.iter().find(|set| set.name == name);
         let mut body = daemon_set(snapshot, settings, &name, *port);
-        let ends_first = stored.is_some_and(|stored| must_end_first(stored, &body));
-        if ends_first {
-            body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": 0, "maxUnavailable": 1});
-        } else if stored.is_some_and(follows_unproved)
+        let ends_first = stored.is_some_and(|stored| must_end_first(stored, &body, lost));
+        // One at a time, beside those on lost nodes, which use their share up until they are back. At rest the share is of no use.
+        let idle = stored.filter(|stored| {
+            !ends_first && stored.is_settled(lost) && render::contains(&stored.spec["template"], &body["spec"]["template"])
+        });
+        let share = idle.and_then(surge).filter(|surge| *surge > 0).unwrap_or(i64::from(lost) + 1);
+        let (surge, unavailable) = if ends_first { (0, share) } else { (share, 0) };
+        body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": surge, "maxUnavailable": unavailable});
+        if !ends_first
+            && stored.is_some_and(|stored| follows_unproved(stored, lost))
             && let Some(variables) = body["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut()
         {
             variables.push(json!({"name": UNPROVED_VARIABLE, "value": "true"}));
@@ -105,14 +112,14 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
                 serving = false;
                 // One at a time: two that change together could silence a node on both ports. One whose pods do not come up changes
                 // already, and what is written now may be what mends it.
-                let others = || snapshot.daemon_sets.iter().any(|other| !other.settled && other.name != set.name);
-                let waits = written || (set.settled || ends_first) && others();
+                let others = || snapshot.daemon_sets.iter().any(|other| !other.is_settled(lost) && other.name != set.name);
+                let waits = written || (set.is_settled(lost) || ends_first) && others();
                 if !waits {
                     written = true;
                     plan.actions.push(Action::Apply { object, body: Box::new(body) });
                 }
             }
-            Some(set) => serving &= set.settled && set.ready >= set.desired,
+            Some(set) => serving &= set.is_settled(lost),
         }
     }
     // A port that is added serves before one that is removed stops.
@@ -124,25 +131,37 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
     }
 }
 
+/// Nodes of the resource that are not Ready: the DaemonSet's controller makes pods for them that no kubelet starts.
+fn lost(snapshot: &Snapshot) -> i32 {
+    let uid8 = snapshot.resource.uid8();
+    let lost = snapshot.nodes.values().filter(|node| !node.ready && node.is_used_by(uid8)).count();
+    i32::try_from(lost).unwrap_or(i32::MAX)
+}
+
+/// How many nodes may have two health checkers on a port, while one takes it from the other.
+fn surge(stored: &DaemonSetFacts) -> Option<i64> {
+    stored.spec.pointer("/updateStrategy/rollingUpdate/maxSurge")?.as_i64()
+}
+
 /// The pods that run cannot hand the port over to those that are to come: they listen on another address, or they are of
 /// a release before hand-overs. Once the pods are new, the strategy follows.
-fn must_end_first(stored: &DaemonSetFacts, body: &Value) -> bool {
+fn must_end_first(stored: &DaemonSetFacts, body: &Value, lost: i32) -> bool {
     let address = |spec: &Value| {
         let args = spec.pointer("/template/spec/containers/0/args").and_then(Value::as_array);
         args.into_iter().flatten().find(|arg| arg.as_str().is_some_and(|arg| arg.starts_with("--bind-address="))).cloned()
     };
     let (template, wanted) = (&stored.spec["template"], &body["spec"]["template"]);
-    let surges = stored.spec.pointer("/updateStrategy/rollingUpdate/maxSurge").is_some_and(|surge| *surge == json!(1));
-    let is_new = stored.settled && render::contains(template, wanted);
+    let surges = surge(stored).is_some_and(|surge| surge > 0);
+    let is_new = stored.is_settled(lost) && render::contains(template, wanted);
     address(&stored.spec) != address(&body["spec"]) || !surges && !is_new
 }
 
 /// The pods that run are of a release in which health checkers proved nothing to one another: those that are to come take the
 /// port from them all the same. Once all pods are new, the template follows.
-fn follows_unproved(stored: &DaemonSetFacts) -> bool {
+fn follows_unproved(stored: &DaemonSetFacts, lost: i32) -> bool {
     let variables = stored.spec.pointer("/template/spec/containers/0/env").and_then(Value::as_array);
     let has = |name| variables.into_iter().flatten().any(|variable| variable["name"] == name);
-    !has(KEY_VARIABLE) || has(UNPROVED_VARIABLE) && !stored.settled
+    !has(KEY_VARIABLE) || has(UNPROVED_VARIABLE) && !stored.is_settled(lost)
 }
 
 /// What no owner reference can clean up.
@@ -243,9 +262,6 @@ fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u1
             {"name": "hand-over", "mountPath": "/run/hand-over", "readOnly": true},
         ],
     });
-    if port < 1024 {
-        container["securityContext"]["capabilities"]["add"] = json!(["NET_BIND_SERVICE"]);
-    }
     if let Some(resources) = checker.resources.and_then(|resources| serde_json::to_value(resources).ok()) {
         container["resources"] = resources;
     }

@@ -341,6 +341,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
+    warnings.extend(privileged_health_port(&ports));
     let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
     warnings.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
     if degrades && unavailable_pods.is_some_and(Count::is_zero) && surged.is_none_or(Count::is_zero) {
@@ -513,11 +514,28 @@ fn pod_problems(pod: &PodSpec) -> Vec<SpecProblem> {
     found
 }
 
+/// The health checker runs without root, and a capability that a container is given does not reach its process then.
+fn privileged_health_port(ports: &[u16]) -> Option<SpecProblem> {
+    let port = ports.iter().find(|port| **port < UNPRIVILEGED_PORT)?;
+    Some(SpecProblem {
+        reason: "PrivilegedHealthPort",
+        message: format!(
+            "health port {port} is below {UNPRIVILEGED_PORT}, and health checkers run without root: choose a higher port, or set sysctl net.ipv4.ip_unprivileged_port_start to {port} or less on the nodes"
+        ),
+    })
+}
+
+/// The lowest port that every process may listen on, unless the node's sysctl `net.ipv4.ip_unprivileged_port_start` says otherwise.
+const UNPRIVILEGED_PORT: u16 = 1024;
+
 fn health_checker_problems(spec: &IngressDaemonSetSpec, pods_per_node: i32) -> Vec<SpecProblem> {
     let Some(checker) = &spec.health_checker else { return Vec::new() };
     let mut messages = Vec::new();
-    if let Some(address) = checker.bind_address.as_deref().filter(|address| address.parse::<std::net::IpAddr>().is_err()) {
-        messages.push(format!("healthChecker.bindAddress: `{address}` is not an IPv4 or IPv6 address such as 0.0.0.0 or ::"));
+    let is_every_address = |address: &&str| address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified());
+    if let Some(address) = checker.bind_address.as_deref().filter(|address| !is_every_address(address)) {
+        messages.push(format!(
+            "healthChecker.bindAddress: `{address}` is neither 0.0.0.0 nor ::, and the operator asks each health port at the address of its Node: use one of them, or remove the field"
+        ));
     }
     let policy = checker.ready_policy.unwrap_or_default();
     if let Some(least) =

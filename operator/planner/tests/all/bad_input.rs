@@ -17,13 +17,17 @@ use world::{
 
 /// Reason and message of everything that is wrong with a spec of two pods per node after this merge patch.
 fn told(change: &Value) -> Vec<(&'static str, String)> {
+    resolve(&spec(change)).err().into_iter().flatten().map(|invalid| (invalid.reason, invalid.message)).collect()
+}
+
+/// A spec of two pods per node after this merge patch.
+fn spec(change: &Value) -> IngressDaemonSetSpec {
     let mut spec = json!({
         "podsPerNode": 2,
         "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "app", "image": "app:1"}]}},
     });
     json_patch::merge(&mut spec, change);
-    let spec: IngressDaemonSetSpec = serde_json::from_value(spec).unwrap();
-    resolve(&spec).err().into_iter().flatten().map(|invalid| (invalid.reason, invalid.message)).collect()
+    serde_json::from_value(spec).unwrap()
 }
 
 #[test]
@@ -93,8 +97,16 @@ fn the_health_checker_must_be_able_to_listen_and_to_answer_200() {
     let port = json!([{"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 10080}]}]);
     let clash = json!({"podsPerNode": 1, "healthCheckNodePorts": [10081, 10080], "template": {"spec": {"containers": port}}});
     assert_eq!(told(&clash).iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), ["HealthCheckPortConflict"]);
-    let address = told(&json!({"healthChecker": {"bindAddress": "1.2.3"}}));
-    assert!(address.len() == 1 && address[0].1.contains("`1.2.3`"), "{address:?}");
+    for wrong in ["1.2.3", "10.0.0.1", "127.0.0.1", "::1"] {
+        let address = told(&json!({"healthChecker": {"bindAddress": wrong}}));
+        assert!(address.len() == 1 && address[0].1.contains(&format!("`{wrong}`")), "{address:?}");
+    }
+    for right in ["0.0.0.0", "::"] {
+        assert_eq!(told(&json!({"healthChecker": {"bindAddress": right}})), []);
+    }
+    let warned =
+        |port: u16| resolve(&spec(&json!({"healthCheckNodePorts": [port]}))).unwrap().warnings.first().map(|warning| warning.reason);
+    assert_eq!((warned(80), warned(1023), warned(1024)), (Some("PrivilegedHealthPort"), Some("PrivilegedHealthPort"), None));
     let least = |pods: i32| told(&json!({"podsPerNode": pods, "healthChecker": {"readyPolicy": {"type": "AtLeast", "minReady": 2}}}));
     assert_eq!(least(1).len(), 1);
     assert_eq!(least(2), []);

@@ -9,7 +9,7 @@ use crds::{
 };
 use planner::{
     Action, Plan, Snapshot, decide,
-    facts::{DaemonSetFacts, OtherResource},
+    facts::{DaemonSetFacts, NodeFacts, OtherResource},
     plan::Supporting,
 };
 use serde_json::{Value, json};
@@ -50,8 +50,9 @@ fn store(snapshot: &mut Snapshot, body: &Value, settled: bool) {
         uid: "u".into(),
         port: PORT,
         spec: Arc::new(body["spec"].clone()),
-        settled,
+        observed: true,
         desired: 1,
+        updated: i32::from(settled),
         ready: i32::from(settled),
         owned: true,
     }];
@@ -117,6 +118,57 @@ fn health_checkers_from_before_hand_overs_end_before_new_ones_start() {
     (former["image"], former["env"]) = ("checker:0".into(), json!([former["env"][0]]));
     store(&mut snapshot, &old, true);
     expect_two_steps(&mut snapshot);
+}
+
+#[test]
+fn a_lost_node_keeps_new_health_checkers_from_no_other_node() {
+    let mut snapshot = snapshot();
+    let first = written(&decide(&snapshot)).unwrap();
+    let node = NodeFacts::clone(snapshot.nodes.values().next().unwrap());
+    Arc::make_mut(&mut snapshot.nodes).insert("lost".into(), NodeFacts { ready: false, uid: "lost".into(), ..node }.into());
+    // Of three pods one is of the former template, and none of its node is ready.
+    let counts = |snapshot: &mut Snapshot, body: &Value, updated: i32, ready: i32| {
+        store(snapshot, body, true);
+        let set = &mut snapshot.daemon_sets[0];
+        (set.desired, set.updated, set.ready) = (3, updated, ready);
+    };
+    counts(&mut snapshot, &first, 3, 2);
+    assert_eq!(written(&decide(&snapshot)), None, "at rest nothing is written for it");
+    snapshot.health_checker_image = "checker:2".into();
+    let second = written(&decide(&snapshot)).unwrap();
+    assert_eq!(strategy(&second), json!({"maxSurge": 2, "maxUnavailable": 0}), "the pod that no kubelet starts takes one");
+    counts(&mut snapshot, &second, 1, 2);
+    assert_eq!(written(&decide(&snapshot)), None);
+    // A port that is not wanted any more goes although its pod on the lost node cannot be replaced.
+    snapshot.resource.spec.health_check_node_ports = vec![(PORT + 1).into()];
+    let new = written(&decide(&snapshot)).unwrap();
+    let set = |body: &Value, port| {
+        let name = body["metadata"]["name"].as_str().unwrap().to_owned();
+        DaemonSetFacts {
+            name,
+            uid: "u".into(),
+            port,
+            spec: Arc::new(body["spec"].clone()),
+            observed: true,
+            desired: 3,
+            updated: 2,
+            ready: 2,
+            owned: true,
+        }
+    };
+    snapshot.daemon_sets = vec![set(&second, PORT), set(&new, PORT + 1)];
+    let gone = decide(&snapshot)
+        .actions
+        .into_iter()
+        .any(|action| matches!(action, Action::Delete { object: Supporting::DaemonSet(name), .. } if name == "edge-10080"));
+    assert!(gone, "the new port serves on all nodes that can");
+    // Once it is back, its pod counts.
+    for node in Arc::make_mut(&mut snapshot.nodes).values_mut() {
+        *node = NodeFacts { ready: true, ..(**node).clone() }.into();
+    }
+    let gone =
+        decide(&snapshot).actions.into_iter().any(|action| matches!(action, Action::Delete { object: Supporting::DaemonSet(_), .. }));
+    assert!(!gone);
 }
 
 /// Values of an environment variable of the health checker.
@@ -201,7 +253,7 @@ fn health_checkers_at_another_address_end_before_new_ones_start() {
     let mut snapshot = snapshot();
     let old = written(&decide(&snapshot)).unwrap();
     store(&mut snapshot, &old, true);
-    snapshot.resource.spec.health_checker = serde_json::from_value(json!({"bindAddress": "192.0.2.1"})).unwrap();
+    snapshot.resource.spec.health_checker = serde_json::from_value(json!({"bindAddress": "0.0.0.0"})).unwrap();
     expect_two_steps(&mut snapshot);
 }
 

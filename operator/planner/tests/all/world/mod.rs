@@ -367,8 +367,9 @@ impl World {
             uid: format!("uid-of-{name}"),
             port: port.expect("a port"),
             spec: Arc::new(body["spec"].clone()),
-            settled: true,
+            observed: true,
             desired: 0,
+            updated: 0,
             ready: 0,
             owned: true,
         });
