@@ -253,10 +253,13 @@ impl<'a> Pass<'a> {
             self.note_failure(managed, rollout_state::failure(self.snapshot, managed, Reason::DetachTimeout.word()));
             return self.retarget(managed, give_up(managed, grant, &settings.revision));
         }
+        let refused_in_place = self.is_refused_in_place(managed);
         let stops = managed.stops(self.blockers.stops);
+        // Once it has turned back it waits as if it were not its turn.
+        let stops = Stops { closed: stops.closed || refused_in_place, ..stops };
         let fit = fits(managed, grant, stops, self.snapshot.now);
         let soak = self.soak(managed, grant).filter(|_| !grant.released);
-        if fit.is_ok() && self.is_refused_in_place(managed, grant) {
+        if fit.is_ok() && refused_in_place && grant.kind == GrantReason::Update {
             return self.retarget(managed, turn_back(managed, grant));
         }
         let progress = self.progress(managed, grant);
@@ -296,6 +299,10 @@ impl<'a> Pass<'a> {
                     self.slots.give_back(managed);
                 }
                 self.ledger.grants.remove(managed.name);
+                // A node that has left is as good as one that was finished.
+                if let Some(rollout) = self.ledger.rollout_state.as_mut().filter(|_| !managed.chosen) {
+                    rollout.idle = 0;
+                }
             }
             Step::Retarget => {
                 self.retarget(managed, fit.err().map_or_else(|| renew(managed, grant, stops), |next| *next));

@@ -29,11 +29,10 @@ impl<'a> Pass<'a> {
         self.targets.as_ref().ok()
     }
 
-    /// The update that was granted cannot be made in place any more, and is not to be made otherwise.
-    pub(super) fn is_refused_in_place(&self, managed: &ManagedNode<'a>, grant: &Grant) -> bool {
+    /// Its update cannot be made in place, and is not to be made otherwise.
+    pub(super) fn is_refused_in_place(&self, managed: &ManagedNode<'a>) -> bool {
         let only = managed.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
-        only && grant.kind == GrantReason::Update
-            && !managed.is_updated()
+        only && !managed.is_updated()
             && !managed.deployment.is_some_and(in_place::is_paused)
             && self.valid_targets().is_some_and(|targets| in_place::way(managed, targets).is_err())
     }

@@ -59,7 +59,10 @@ fn waits<'s>(snapshot: &'s Snapshot, node: &str, grant: &Grant) -> impl Iterator
     let in_one_of = |phases: &[Phase], token: Option<&Token>| token.filter(|token| phases.contains(&token.phase)).map(|token| token.since);
     let marked =
         in_one_of(&[Phase::Claimed, Phase::InPlace, Phase::Updating], token.as_ref()).map(|since| (WaitFor::DeploymentMark, since));
-    let pods = in_one_of(&[Phase::InPlace, Phase::Updating, Phase::Degrading], ours).map(|since| (WaitFor::Pods, since));
+    let known = |since: &UnixSeconds| grant.waited.iter().any(|wait| (wait.what, wait.since) == (WaitFor::Pods, *since));
+    // A node that tries again to have all its pods is on its way back to this clock.
+    let kept = || in_one_of(&[Phase::Claimed, Phase::Updating, Phase::Degrading], token.as_ref()).filter(known);
+    let pods = in_one_of(&[Phase::InPlace, Phase::Updating, Phase::Degrading], ours).or_else(kept).map(|since| (WaitFor::Pods, since));
     let attached = in_one_of(&[Phase::Closed], ours).map(|since| (WaitFor::Attached, since));
     let holders = snapshot.nodes.get(node).and_then(|node| node.holders().ok()).unwrap_or_default();
     let entry = holders.get(uid8).filter(|entry| entry.phase == EntryPhase::Detached);

@@ -65,7 +65,11 @@ pub fn update(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &Deplo
     let marked = grant.marks != Marks::default() || holding || managed.holds_node();
     let phase = if marked { Phase::Updating } else { Phase::Degrading };
     let keep = managed.token.as_ref().is_some_and(|token| token.keep_annotation);
-    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, phase, snapshot.now, keep)));
+    // A node that tries again to have all pods of its revision has no other deadline than the first time: its seconds are kept by `since`.
+    let retries = grant.kind == GrantReason::Grow && managed.is_at(&grant.revision);
+    let again = managed.token.as_ref().filter(|token| retries && token.phase != Phase::Closed);
+    let since = again.map_or(snapshot.now, |token| token.since);
+    let mut patch = fenced(deployment, Some(&token(snapshot, grant.id, phase, since, keep)));
     // What leaves needs no valid spec.
     if matches!(grant.kind, GrantReason::Remove | GrantReason::Drain) {
         return patch.add("/spec/replicas", 0).into_value();

@@ -416,7 +416,8 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
     let effective = &targets.effective;
     // A guess is no revision to go back to by oneself.
     let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
-    let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven);
+    // Nor is one that the rest of the spec contradicts by now: nothing could run it.
+    let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven) && targets.at(&targets.proven).is_some();
     let possible = halt.condemns && effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
     possible.then(|| RolledBack {
         from: effective.revision.clone(),

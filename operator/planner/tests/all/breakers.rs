@@ -12,7 +12,7 @@ use crate::{
 };
 use crds::{names, token::Phase};
 use planner::{Plan, Reason};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const NODE: &str = "n1";
 
@@ -210,4 +210,34 @@ fn a_node_that_tries_again_to_have_all_its_pods_keeps_those_that_serve() {
         world.idle_until(&mut operator, 1200, World::is_converged).unwrap_or_else(|why| panic!("{marks:?}: {why}"));
         assert_eq!(world.audit.violations, Vec::<String>::new());
     }
+}
+
+#[test]
+fn a_revision_that_a_kubelet_refuses_again_and_again_has_one_deadline() {
+    // Longer than the breaker is ever open.
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 1000, "autoRollback": true}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let updating = |world: &World| {
+        let phase = |name: &String| token(&world.cluster.deployments[name]).map(|token| token.phase);
+        world
+            .cluster
+            .deployments
+            .keys()
+            .find(|name| phase(name) == Some(Phase::Updating))
+            .map(|name| name.trim_start_matches("edge-").to_owned())
+    };
+    world.run_until(&mut operator, 60, |world| updating(world).is_some()).unwrap();
+    let node = updating(&world).unwrap();
+    world.audit.disturbed.insert(node.clone());
+    world.change(|cluster| (0..2).for_each(|_| cluster.refuse(&node, true)));
+    let plan = seconds(&mut world, &mut operator, 980);
+    assert_eq!(condition(&plan, "RolledBack"), None);
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!(
+        condition(&plan, "RolledBack"),
+        Some(("True", "RevisionFailed")),
+        "{:?} {:?}",
+        plan.node_states,
+        world.cluster.ledger().unwrap().grants
+    );
 }

@@ -316,3 +316,18 @@ fn a_clock_that_is_set_back_while_a_node_comes_back_from_a_drain_is_no_order_to_
     assert!(world.cluster.ledger().unwrap().grants.is_empty());
     assert_eq!(on(&world, 2), 0);
 }
+
+#[test]
+fn nodes_that_leave_one_after_the_other_are_no_rollout_that_is_late() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40}), 10, 1);
+    world.change(|cluster| {
+        for node in 0..8 {
+            cluster.edit_node(&format!("n{node}"), |node| node["metadata"]["labels"]["ingress"] = "false".into());
+        }
+    });
+    for second in 0..300 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_eq!(condition(&plan, "Stalled"), None, "after {second} s: {:?}", world.cluster.ledger().unwrap().rollout_state);
+    }
+    assert_eq!(world.cluster.deployments.len(), 2);
+}

@@ -1,6 +1,9 @@
 //! Updates in place in a whole cluster, second by second, and conditions of pods that nobody keeps any more.
 
-use crate::world;
+use crate::{
+    rollout_state::{reasons, seconds},
+    world,
+};
 
 use world::{
     World,
@@ -85,6 +88,34 @@ fn a_change_that_needed_other_pods_is_taken_back_by_the_replica_set_of_before() 
         });
         world.run_until(&mut operator, 300, World::is_converged).unwrap_or_else(|why| panic!("{marks:?} {why}"));
         assert_eq!(pods_of(&world, "n0"), uids, "{marks:?}");
+    }
+}
+
+#[test]
+fn a_node_whose_pods_may_only_change_in_place_goes_back_once_when_they_cannot() {
+    for marks in [Marks::Deployment, Marks::Both] {
+        let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(marks) }, 2);
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let claimed = |world: &World| {
+            let token = |deployment: &serde_json::Value| deployment["metadata"]["labels"][crds::names::TOKEN_LABEL].to_string();
+            world.cluster.deployments.values().any(|deployment| token(deployment).contains(".Claimed."))
+        };
+        world.run_until(&mut operator, 60, claimed).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        let before = pods_of(&world, "n0");
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                resource.spec.template["spec"]["containers"][0]["env"] = serde_json::json!([{"name": "VERSION", "value": "1"}]);
+                resource.generation += 1;
+            });
+        });
+        seconds(&mut world, &mut operator, 60);
+        let ids = world.cluster.ledger().unwrap().next_id;
+        let plan = seconds(&mut world, &mut operator, 60);
+        let ledger = world.cluster.ledger().unwrap();
+        assert_eq!((ledger.next_id, ledger.grants.len()), (ids, 0), "{marks:?}: {:?}", ledger.grants);
+        assert_eq!(reasons(&plan), ["NotInPlace"], "{marks:?}");
+        assert!(!claimed(&world), "{marks:?}: it serves");
+        assert_eq!(pods_of(&world, "n0"), before, "{marks:?}");
     }
 }
 

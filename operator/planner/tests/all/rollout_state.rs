@@ -221,6 +221,30 @@ fn a_failed_revision_is_rolled_back_inside_the_slots_held_and_not_tried_again() 
 }
 
 #[test]
+fn a_revision_that_the_rest_of_the_spec_contradicts_is_not_gone_back_to() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
+    // Two pods of a node can have no host port.
+    let port = |cluster: &mut Cluster, ports: Value, pods: i32| {
+        cluster.edit_resource(|resource| {
+            resource.spec.template["spec"]["containers"][0]["ports"] = ports;
+            resource.spec.pods_per_node = pods;
+            resource.generation += 1;
+        });
+    };
+    world.change(|cluster| port(cluster, json!([{"containerPort": 80, "hostPort": 8080}]), 1));
+    seconds(&mut world, &mut operator, 120);
+    let former = seconds(&mut world, &mut operator, 1).status.revisions.current;
+    world.change(|cluster| {
+        port(cluster, json!([]), 2);
+        cluster.edit_resource(|resource| resource.spec.template["spec"]["containers"][0]["image"] = "app:99".into());
+    });
+    let plan = seconds(&mut world, &mut operator, 120);
+    assert_eq!(plan.status.revisions.current, former);
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    assert_eq!((condition(&plan, "Valid").unwrap().0, condition(&plan, "RolledBack")), ("True", None));
+}
+
+#[test]
 fn a_rollback_by_number_pins_the_revision_while_it_is_set_and_zero_means_the_one_before() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     for image in [2, 3] {
