@@ -265,7 +265,8 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         ready: status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended,
-        rejected_at: status.start_time.as_ref().map(seconds).or(created).filter(|_| rejected),
+        // By the API server's clock, like all times that it is compared with: the kubelet's own (`startTime`) may be set wrong.
+        rejected_at: created.filter(|_| rejected),
         created: created.unwrap_or(0),
         restarts: restarts(pod, status),
         runs: runs(status),

@@ -412,7 +412,9 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_e
     ] {
         let mut object = pod("edge", "p", "a");
         object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z".into();
-        object["status"] = json!({ "phase": phase, "reason": reason, "containerStatuses": containers });
+        // A kubelet whose clock is set wrong.
+        object["status"] =
+            json!({ "phase": phase, "reason": reason, "startTime": "1970-01-01T00:10:00Z", "containerStatuses": containers });
         let facts = facts::pod(&of(object.clone()), &mut SpecInterner::default());
         assert_eq!(facts.rejected_at, refused.then_some(7), "{object}");
         assert_eq!(facts.evicted, reason == Some("Evicted") && !refused, "{object}");

@@ -2,6 +2,7 @@
 
 use super::Pass;
 use crate::{
+    facts::DeploymentFacts,
     memory::Sights,
     node::{ManagedNode, clocks},
     plan::NodeProgress,
@@ -143,7 +144,7 @@ impl Pass<'_> {
         for managed in
             managed_nodes.iter().filter(|managed| managed.chosen && !self.plan.node_states.contains_key(managed.name)).collect::<Vec<_>>()
         {
-            let scaled = managed.deployment.is_some_and(|found| found.replicas() == resource.spec.pods_per_node);
+            let scaled = managed.deployment.map(DeploymentFacts::replicas) == resource.last_replicas();
             let as_wanted = managed.is_at(last) && scaled && managed.settled;
             if !as_wanted {
                 self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec);

@@ -25,7 +25,7 @@ pub struct PodFacts {
     pub runs: u64,
     /// The kubelet evicted the pod.
     pub evicted: bool,
-    /// Seconds since 1970 when the kubelet refused it at admission.
+    /// Seconds since 1970 when it was created, if the kubelet refused it at admission, which it does at once.
     pub rejected_at: Option<UnixSeconds>,
     /// What an update in place reads, where the pod has the gate for it.
     pub gated: Option<Box<InPlacePod>>,

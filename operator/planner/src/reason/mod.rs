@@ -347,7 +347,7 @@ impl Reason {
             Self::OutsideWindow { opens: Some(at) } => format!("outside the update windows; the next window opens at {}", clock(*at)),
             Self::OutsideWindow { opens: None } => "outside the update windows; no window opens within a year: check windows".into(),
             Self::TooManyFailed { failed, most, first } => format!(
-                "the revision failed on {failed} nodes, first on {first}; the rollout halts at {most} (maxFailedNodes, or all slots of the budget): correct the template, roll back, or set annotation {} on the failed Node",
+                "the revision failed on {failed} nodes, first on {first}; the rollout halts at {most} (maxFailedNodes, or all slots of the budget): correct the template, roll back, or let all failures pass by annotation {} on the IngressDaemonSet",
                 crds::names::RETRY_ANNOTATION
             ),
             Self::FailedBefore(reason) => format!(

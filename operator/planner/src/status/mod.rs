@@ -148,7 +148,7 @@ fn conditions(
     let back = wanted.iter().find(|(_, _, reason, _)| *reason == ROLLED_BACK).map(|(.., message)| message.clone());
     wanted.extend(stalled(settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
     wanted.extend(checkers(snapshot, settings));
-    wanted.extend(ready(snapshot, managed_nodes, plan, nodes, ledger, &wanted));
+    wanted.extend(ready(snapshot, settings, managed_nodes, plan, nodes, ledger, &wanted));
     wanted.extend(conflicts(snapshot, settings, managed_nodes, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
     wanted
@@ -302,6 +302,7 @@ fn progressing(
 /// What Helm, Argo CD and Flux wait for, in the words of kstatus: Ready, and beside a Ready that is False either Reconciling or Stalled.
 fn ready(
     snapshot: &Snapshot,
+    settings: Resolved<'_>,
     managed_nodes: &[ManagedNode<'_>],
     plan: &Plan,
     nodes: &NodeCounts,
@@ -316,7 +317,7 @@ fn ready(
     let is_proved = nodes.updated == 0 || ledger.rollout_state.as_ref().is_none_or(|rollout| rollout.proved);
     let held = held_by_spec(plan).filter(|_| ledger.grants.is_empty() && is_proved);
     let is_through = held.is_some() || ["Complete", "ScaledToZero"].contains(&progressing.0);
-    let without_pods = snapshot.resource.spec.pods_per_node == 0;
+    let without_pods = settings.is_ok_and(ResolvedSpec::is_without_pods);
     // As for a DaemonSet: whatever took a node away, what was asked for is not there.
     let (is_ready, reason, message) = match (&stalled, silent) {
         (Some((reason, message)), _) => (false, *reason, message.clone()),

@@ -188,6 +188,15 @@ fn ready_reconciling_and_stalled_follow_a_rollout() {
     edit(&mut world, |wish| wish.paused = false);
     let plan = seconds(&mut world, &mut operator, 600);
     assert_eq!(told(&plan), ready("ScaledToZero"));
+    // The same by the older name.
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| {
+            (resource.spec.pods_per_node, resource.spec.replicas) = (1, Some(0));
+            resource.generation += 1;
+        });
+    });
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(told(&plan), ready("ScaledToZero"));
 }
 
 #[test]
