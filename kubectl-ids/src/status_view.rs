@@ -287,11 +287,12 @@ fn granted((node, grant): (&String, &crds::ledger::Grant)) -> Granted {
     Granted { node: node.clone(), kind: grant.kind, id: grant.id, granted_at: grant.granted_at }
 }
 
-/// Of these, True is as it should be; of all others False.
+/// Whether a condition tells of a fault. An unknown one does when it is True, for the operator may be newer.
 fn is_remarkable(type_: &str, status: &str) -> bool {
     match type_ {
         "Valid" | "Available" | "HealthCheckersReady" => status != "True",
-        "Progressing" => false,
+        // What is wrong when these are not as they should be is in the state, in another condition, or in the numbers.
+        "Progressing" | "Ready" | "Reconciling" => false,
         _ => status == "True",
     }
 }

@@ -56,6 +56,8 @@ fn rolling() -> IngressDaemonSet {
             condition("Progressing", "True", "RollingOut", "1 of 4 nodes run the newest revision, 1 under way"),
             condition("Degraded", "True", "CrashLoop", "node n4: 1 of 2 pods ready; CrashLoopBackOff: back-off 40s"),
             condition("Paused", "False", "NotPaused", "spec.paused is false"),
+            condition("Ready", "False", "RollingOut", "1 of 4 nodes run the newest revision, 1 under way"),
+            condition("Reconciling", "True", "RollingOut", "1 of 4 nodes run the newest revision, 1 under way"),
         ],
         "eta": "2026-01-01T00:12:30Z",
         "blocked": { "reason": "Budget", "object": "IngressDaemonSet/edge", "since": "2026-01-01T00:09:00Z", "message": "1 unavailable nodes use up the budget" },
@@ -73,7 +75,10 @@ fn complete() -> IngressDaemonSet {
         "observedGeneration": 3,
         "revisions": { "current": "7c9d1f2a", "update": "7c9d1f2a" },
         "nodes": { "desired": 4, "current": 4, "updated": 4, "ready": 4, "available": 4, "unavailable": 0, "degraded": 0, "detached": 0 },
-        "conditions": [condition("Progressing", "False", "Complete", "4 of 4 nodes run the newest revision, 0 under way")],
+        "conditions": [
+            condition("Progressing", "False", "Complete", "4 of 4 nodes run the newest revision, 0 under way"),
+            condition("Ready", "True", "Complete", "all 4 nodes serve the wanted revision"),
+        ],
         "rollout": Ledger { next_id: 9, ..Ledger::default() },
     }))
 }

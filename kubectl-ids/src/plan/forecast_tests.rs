@@ -14,7 +14,7 @@ use super::{
     forecast::{Forecast, simulate},
     pace::{Pace, PaceSource},
 };
-use crate::{fixtures::edge, output::Style};
+use crate::{fixtures::edge, output::Style, status_view::StatusView};
 
 const PACE: Pace = Pace { pod_seconds: 4, source: PaceSource::Given };
 
@@ -236,13 +236,36 @@ fn nodes_that_are_chosen_no_more_are_removed_within_the_budget() {
     assert_eq!(forecast.chosen, 1);
 }
 
+/// The resource as the API server has it.
+fn stored(snapshot: &Snapshot) -> IngressDaemonSet {
+    let mut resource = IngressDaemonSet::new("edge", snapshot.resource.spec.clone());
+    resource.metadata.namespace = Some("web".into());
+    resource.metadata.generation = Some(snapshot.resource.generation);
+    resource.status = snapshot.resource.status.clone();
+    resource
+}
+
+#[test]
+fn of_a_status_without_a_fault_no_condition_is_shown() {
+    // The simulated cluster has no health checkers, and that is a fault.
+    let of_version = |version: &str, paused: bool| spec(version, json!({ "healthCheckNodePorts": [], "paused": paused }));
+    let shown = |snapshot: &Snapshot| -> Vec<_> {
+        StatusView::of(&stored(snapshot)).conditions.into_iter().map(|condition| condition.condition).collect()
+    };
+    let mut snapshot = nothing_runs();
+    snapshot.resource.spec = of_version("1", false);
+    let mut snapshot = simulate(snapshot, PACE).1;
+    assert_eq!(shown(&snapshot), Vec::<String>::new());
+    snapshot.resource.spec = of_version("2", true);
+    snapshot.resource.generation += 1;
+    assert_eq!(shown(&simulate(snapshot, PACE).1), ["Paused=True"]);
+}
+
 #[test]
 fn why_names_the_reason_of_a_node_that_the_status_does_not_list() {
     let mut snapshot = serving();
     Arc::make_mut(&mut snapshot.nodes).insert("other".into(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }));
-    let mut resource = IngressDaemonSet::new("edge", snapshot.resource.spec.clone());
-    resource.metadata.namespace = Some("web".into());
-    resource.status = snapshot.resource.status.clone();
+    let resource = stored(&snapshot);
     let said = |node: &str| {
         let answer = crate::why::why(&resource, &snapshot, node);
         answer.map(|answer| answer.render(&resource, node, Style::default(), snapshot.now))
