@@ -8,6 +8,7 @@ use std::{
 };
 
 use clap::{Parser as _, error::ErrorKind};
+use crds::names::GROUP;
 use kubectl_ids::arguments::Arguments;
 
 fn repository() -> PathBuf {
@@ -83,4 +84,17 @@ fn every_file_of_the_repository_that_a_command_applies_is_there() {
         }
     }
     assert!(seen > 2, "only {seen} files were found");
+}
+
+#[test]
+fn who_uninstalls_with_helm_deletes_the_crds_of_this_project_by_name_and_no_others() {
+    let manifests = fs::read_dir(repository().join("crds/manifests")).unwrap().map(|entry| entry.unwrap().path());
+    let manifests = manifests.filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    let ours: BTreeSet<String> = manifests.map(|path| format!("{}.{GROUP}", path.file_stem().unwrap().display())).collect();
+    let guide = fs::read_to_string(repository().join("docs/install.md")).unwrap();
+    let section = guide.split("\n## ").find(|section| section.starts_with("Uninstall with Helm")).unwrap();
+    let (_, command) = section.split_once("$ kubectl delete crds ").expect("a command that deletes CRDs");
+    let command = command.split("```").next().unwrap();
+    let deleted: BTreeSet<String> = command.split_whitespace().filter(|word| word.contains('.')).map(str::to_owned).collect();
+    assert_eq!(deleted, ours);
 }
