@@ -25,6 +25,8 @@ use crate::{
 
 /// How often ages are counted on.
 const TICK: Duration = Duration::from_secs(1);
+/// Exit code of a shell's command that SIGINT ended.
+const INTERRUPTED: u8 = 128 + 2;
 /// As good as never.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
@@ -88,6 +90,11 @@ impl Following<'_> {
         }
         self.before = None;
         Ok(())
+    }
+
+    /// How Ctrl-C ends it. A script that waits goes on only after a success.
+    fn interrupted(&self) -> ExitCode {
+        if self.options.until_complete { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS }
     }
 
     /// How it ends, when it does.
@@ -196,7 +203,7 @@ async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut 
                 }
             }
             _ = ticks.tick(), if following.style.size.is_some() => {}
-            _ = &mut interrupt => return Ok(ExitCode::SUCCESS),
+            _ = &mut interrupt => return Ok(following.interrupted()),
             () = &mut end => {
                 remark(&format!("not complete after {}", crate::output::span(i64::try_from(timeout.unwrap_or(FOR_EVER).as_secs()).unwrap_or(i64::MAX))));
                 return Ok(ExitCode::FAILURE);
@@ -213,6 +220,7 @@ async fn follow(cluster: &Cluster, resource: &IngressDaemonSet, following: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::One;
     use serde_json::json;
 
     fn resource(uid: &str) -> IngressDaemonSet {
@@ -258,5 +266,15 @@ mod tests {
         assert_eq!(said(list(&["1"]).into_iter().chain(again)), ["shows 1", "gone", "shows 2"]);
         assert_eq!(said(list(&["2"])), ["gone, shows 2"]);
         assert_eq!(said(list(&["2"]).into_iter().chain([Event::Delete(resource("1"))])), ["gone, shows 2"]);
+    }
+
+    fn following(until_complete: bool) -> Following<'static> {
+        let options = StatusOptions { one: One::default(), watch: true, until_complete, timeout: None, output: Format::Table };
+        Following { options: Box::leak(Box::new(options)), style: Style::default(), screen: Screen::default(), before: None }
+    }
+
+    #[test]
+    fn ctrl_c_is_the_end_of_a_look_and_no_success_of_a_wait() {
+        assert_eq!([false, true].map(|until_complete| following(until_complete).interrupted()), [ExitCode::SUCCESS, ExitCode::from(130)]);
     }
 }
