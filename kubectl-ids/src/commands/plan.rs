@@ -19,8 +19,9 @@ use crate::{
     plan::{file, forecast, pace::Pace},
 };
 
-/// Field manager of what is only tried, and of what the plugin writes.
-pub const MANAGER: &str = "kubectl-ids";
+/// Field manager of what is only tried, and of what the plugin writes. Flux takes over what managers wrote whose names begin with
+/// kubectl, and removes what is not in Git: a pause would end with Flux's next look.
+pub const MANAGER: &str = "ids-plugin";
 
 /// Says what would happen.
 pub async fn plan(cluster: &Cluster, options: &PlanOptions, style: Style) -> Result<ExitCode> {
@@ -104,5 +105,15 @@ async fn try_template(cluster: &Cluster, snapshot: &mut planner::Snapshot) {
     if forbidden.is_some() {
         snapshot.template_refusal = None;
         remark("you may not patch deployments: the API server did not check the pod template");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flux_does_not_take_the_plugin_for_kubectl() {
+        assert!(!MANAGER.starts_with("kubectl"), "{MANAGER}");
     }
 }
