@@ -55,17 +55,20 @@ fn words(container: &Container) -> impl Iterator<Item = &String> {
     container.command.iter().chain(&container.args).flatten()
 }
 
-/// Arguments of the options that are read, each with its value.
+/// Arguments of the options that are read, each with its value if it has one. Only the operator's own parser knows which need one.
 fn given(command: &Command, container: &Container) -> Result<Vec<String>, String> {
     let is_read = |flag: &str| {
         let of_flag = |argument: &&clap::Arg| argument.get_long().is_some_and(|long| flag.strip_prefix("--") == Some(long));
         command.get_arguments().find(of_flag).is_some_and(|argument| READ.contains(&argument.get_id().as_str()))
     };
-    let (mut given, mut words) = (Vec::new(), words(container));
+    let (mut given, mut words) = (Vec::new(), words(container).peekable());
     while let Some(word) = words.next() {
         let whole = match word.split_once('=') {
             Some((flag, _)) if is_read(flag) => word.clone(),
-            None if is_read(word) => format!("{word}={}", words.next().map_or("", String::as_str)),
+            None if is_read(word) => match words.next_if(|next| !next.starts_with("--")) {
+                Some(value) => format!("{word}={value}"),
+                None => word.clone(),
+            },
             _ => continue,
         };
         if whole.contains("$(") {
@@ -129,6 +132,11 @@ mod tests {
     fn gates_of_a_config_map_and_a_preset_are_read_in_each_spelling() {
         let compat = by(&["run", "--preset=startup.k8s.io", "--preset-namespace", "ops"], &json!([])).compat;
         assert_eq!((compat.preset, compat.preset_namespace.as_str()), (Some(BuiltInGate::Startup), "ops"));
+        for arguments in [&["run", "--legacy-configmap"][..], &["run", "--legacy-configmap", "--preset=startup.k8s.io"]] {
+            let compat = by(arguments, &json!([])).compat;
+            assert_eq!(compat.legacy_configmap.map(|at| at.namespace).as_deref(), Some("kube-system"), "{arguments:?}");
+            assert_eq!(compat.preset.is_some(), arguments.len() > 2, "{arguments:?}");
+        }
         let compat = by(&["run"], &json!([{"name": "TAINT_CONFIGMAP-NAME", "value": "pods"}])).compat;
         assert_eq!(compat.legacy_configmap, Some(ConfigMaps { namespace: "kube-system".into(), names: vec!["pods".into()] }));
     }
