@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crds::{
     IngressDaemonSet, UnixSeconds,
     ledger::GrantReason,
-    status::{Blocked, NodeCounts, Revisions},
+    status::{Blocked, NodeCounts, NodeState, Revisions},
 };
 use kube::ResourceExt as _;
 use planner::spec::{DisruptionMode, resolve};
@@ -34,6 +34,9 @@ pub struct StatusView {
     pub current: bool,
     /// Nothing is left to do, and nothing is under way.
     pub complete: bool,
+    /// Nothing is under way, and nodes keep another revision for good, because they are skipped or have no pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
     /// Nothing goes on until somebody acts: why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled: Option<String>,
@@ -131,6 +134,9 @@ impl StatusView {
             message: progressing.map_or("no status from the operator yet", |condition| &condition.message).to_owned(),
             current,
             complete: current && grants.is_empty() && progressing.is_some_and(|condition| condition.reason == "Complete"),
+            over: is_true("Ready")
+                .filter(|ready| current && is_over(&ready.reason, &status.node_states))
+                .map(|ready| ready.message.clone()),
             stalled: is_true("Stalled").filter(|_| current).map(|condition| condition.message.clone()),
             blocked: status.blocked.clone(),
             eta: status.eta.clone(),
@@ -172,7 +178,7 @@ impl StatusView {
         let counts = &self.counts;
         let tone = if self.stalled.is_some() {
             Tone::Bad
-        } else if self.complete {
+        } else if self.complete || self.over.is_some() {
             Tone::Good
         } else {
             Tone::Busy
@@ -287,6 +293,12 @@ fn granted((node, grant): (&String, &crds::ledger::Grant)) -> Granted {
     Granted { node: node.clone(), kind: grant.kind, id: grant.id, granted_at: grant.granted_at }
 }
 
+/// Whether a resource that is ready for this reason waits for nothing more. The reason speaks of one of the nodes that keep their
+/// revision; others may wait for an order.
+fn is_over(reason: &str, states: &[NodeState]) -> bool {
+    reason == "ScaledToZero" || reason == "Skipped" && states.iter().all(|state| state.reason == reason)
+}
+
 /// Whether a condition tells of a fault. An unknown one does when it is True, for the operator may be newer.
 fn is_remarkable(type_: &str, status: &str) -> bool {
     match type_ {
@@ -305,7 +317,7 @@ fn remarkable(condition: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condit
     }
 }
 
-fn row(state: &crds::status::NodeState) -> Row {
+fn row(state: &NodeState) -> Row {
     Row {
         name: state.name.clone(),
         phase: state.phase.to_string(),

@@ -106,7 +106,10 @@ impl Following<'_> {
             remark(&format!("the rollout is stalled, somebody must act: {stalled}"));
             return Some(ExitCode::FAILURE);
         }
-        view.complete.then_some(ExitCode::SUCCESS)
+        if let Some(over) = view.over.as_ref().filter(|_| !view.complete) {
+            remark(&format!("the rollout is over: {over}"));
+        }
+        (view.complete || view.over.is_some()).then_some(ExitCode::SUCCESS)
     }
 }
 
@@ -271,6 +274,21 @@ mod tests {
     fn following(until_complete: bool) -> Following<'static> {
         let options = StatusOptions { one: One::default(), watch: true, until_complete, timeout: None, output: Format::Table };
         Following { options: Box::leak(Box::new(options)), style: Style::default(), screen: Screen::default(), before: None }
+    }
+
+    #[test]
+    fn who_waits_for_the_end_does_not_wait_for_skipped_nodes() {
+        let mut resource = resource("1");
+        let ready =
+            json!({ "type": "Ready", "status": "True", "reason": "Skipped", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let state = json!({ "name": "n1", "phase": "Waiting", "since": "2026-01-01T00:00:00Z", "reason": "Skipped", "message": "" });
+        let nodes =
+            json!({ "desired": 1, "current": 1, "updated": 0, "ready": 1, "available": 1, "unavailable": 0, "degraded": 0, "detached": 0 });
+        let status =
+            json!({ "conditions": [ready], "nodeStates": [state], "nodes": nodes, "revisions": { "current": "a", "update": "b" } });
+        resource.status = Some(serde_json::from_value(status).unwrap());
+        let outcome = |until_complete| following(until_complete).outcome(&StatusView::of(&resource));
+        assert_eq!([false, true].map(outcome), [None, Some(ExitCode::SUCCESS)]);
     }
 
     #[test]

@@ -262,6 +262,31 @@ fn of_a_status_without_a_fault_no_condition_is_shown() {
 }
 
 #[test]
+fn a_rollout_is_over_when_only_skipped_nodes_keep_their_revision_or_no_node_has_pods() {
+    let without_checkers = |version: &str, pods: u32| spec(version, json!({ "healthCheckNodePorts": [], "podsPerNode": pods }));
+    let begin = |pods: u32| {
+        let mut snapshot = nothing_runs();
+        snapshot.resource.spec = without_checkers("1", pods);
+        simulate(snapshot, PACE).1
+    };
+    let change = |mut snapshot: Snapshot, spec: IngressDaemonSetSpec| {
+        snapshot.resource.spec = spec;
+        snapshot.resource.generation += 1;
+        let after = simulate(snapshot, PACE).1;
+        StatusView::of(&stored(&after)).over
+    };
+    let mut skipped = begin(2);
+    let nodes = Arc::make_mut(&mut skipped.nodes);
+    Arc::make_mut(nodes.get_mut("n1").unwrap()).annotations.insert(names::SKIP_ANNOTATION.into(), "web/edge".into());
+    let said = change(skipped.clone(), without_checkers("2", 2));
+    assert_eq!(said.as_deref(), Some("all 4 nodes serve, 3 of them with the wanted revision"));
+    assert_eq!(change(begin(0), without_checkers("2", 0)).as_deref(), Some("podsPerNode is 0"));
+    // A partition is an order to wait for.
+    let partition = json!({ "healthCheckNodePorts": [], "updateStrategy": { "rollingUpdate": { "partition": 2 } } });
+    assert_eq!(change(skipped, spec("2", partition)), None);
+}
+
+#[test]
 fn why_names_the_reason_of_a_node_that_the_status_does_not_list() {
     let mut snapshot = serving();
     Arc::make_mut(&mut snapshot.nodes).insert("other".into(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }));
