@@ -35,7 +35,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let style = Style::of_stdout(global.no_color);
     match &arguments.command {
         Command::Status(options) => return status::status(&cluster, options, style).await,
-        Command::Plan(options) => return plan::plan(&cluster, options, style).await,
+        Command::Plan(options) => return plan::plan(&cluster, global.namespace.as_deref(), options, style).await,
         Command::Audit(options) => return audit::audit(&cluster, options, style).await,
         Command::Why(on) => explain(&cluster, on, style).await?,
         Command::Pause(one) => steer::pause(&cluster, one, true).await?,

@@ -23,8 +23,8 @@ use crate::{
 /// kubectl, and removes what is not in Git: a pause would end with Flux's next look.
 pub const MANAGER: &str = "ids-plugin";
 
-/// Says what would happen.
-pub async fn plan(cluster: &Cluster, options: &PlanOptions, style: Style) -> Result<ExitCode> {
+/// Says what would happen. `namespace`: that of the command line.
+pub async fn plan(cluster: &Cluster, namespace: Option<&str>, options: &PlanOptions, style: Style) -> Result<ExitCode> {
     let (cluster, resource) = match &options.filename {
         None => (cluster.clone(), cluster.find(options.name.as_deref()).await?),
         Some(path) => {
@@ -35,7 +35,7 @@ pub async fn plan(cluster: &Cluster, options: &PlanOptions, style: Style) -> Res
             } else {
                 std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
             };
-            try_file(cluster, &file::read(&text, options.name.as_deref())?).await?
+            try_file(cluster, namespace, &file::read(&text, options.name.as_deref())?).await?
         }
     };
     say_if_operator_is_down(&cluster, &resource).await;
@@ -58,9 +58,9 @@ pub async fn plan(cluster: &Cluster, options: &PlanOptions, style: Style) -> Res
 }
 
 /// The resource as it would be stored: the API server itself fills in and checks.
-async fn try_file(cluster: &Cluster, file: &Value) -> Result<(Cluster, IngressDaemonSet)> {
+async fn try_file(cluster: &Cluster, namespace: Option<&str>, file: &Value) -> Result<(Cluster, IngressDaemonSet)> {
     let mut cluster = cluster.clone();
-    if let Some(namespace) = file["metadata"]["namespace"].as_str() {
+    if let Some(namespace) = file::namespace(file, namespace)? {
         cluster.namespace = namespace.to_owned();
     }
     let name = file["metadata"]["name"].as_str().unwrap_or_default();

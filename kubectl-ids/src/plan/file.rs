@@ -38,6 +38,18 @@ pub fn read(text: &str, name: Option<&str>) -> Result<Value> {
     Ok(object)
 }
 
+/// The namespace that the resource of a file is for, where the file or the command line names one.
+pub fn namespace<'a>(file: &'a Value, given: Option<&'a str>) -> Result<Option<&'a str>> {
+    let named = file["metadata"]["namespace"].as_str();
+    if let (Some(named), Some(given)) = (named, given) {
+        ensure!(
+            named == given,
+            "the namespace from the provided object \"{named}\" does not match the namespace \"{given}\". You must pass '--namespace={named}' to perform this operation."
+        );
+    }
+    Ok(named.or(given))
+}
+
 /// The merge patch that `kubectl apply` sends for a custom resource: what the file says, and nulls for what was applied last and
 /// is not in the file any more. What others have set besides, such as `paused`, stays.
 pub fn applied(stored: &Value, file: &Value) -> Value {
@@ -87,6 +99,20 @@ mod tests {
         let two = format!("{FILE}---\n{}", FILE.replace("edge", "dns"));
         assert!(read(&two, None).unwrap_err().to_string().ends_with("name one of edge, dns"));
         assert!(read("a: [", None).is_err());
+    }
+
+    #[test]
+    fn a_namespace_of_the_command_line_is_that_of_the_file_or_is_refused_as_by_kubectl() {
+        let (without, with) = (json!({"metadata": {"name": "edge"}}), json!({"metadata": {"name": "edge", "namespace": "a"}}));
+        assert_eq!(namespace(&without, None).unwrap(), None);
+        assert_eq!(namespace(&without, Some("b")).unwrap(), Some("b"));
+        for given in [None, Some("a")] {
+            assert_eq!(namespace(&with, given).unwrap(), Some("a"));
+        }
+        let refused = namespace(&with, Some("b")).map_err(|error| error.to_string());
+        let said = "the namespace from the provided object \"a\" does not match the namespace \"b\". \
+            You must pass '--namespace=a' to perform this operation.";
+        assert_eq!(refused, Err(said.to_owned()));
     }
 
     #[test]
