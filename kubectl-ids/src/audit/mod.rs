@@ -130,18 +130,19 @@ impl RunningAudit {
         let (mut listing, mut remarks) = (BTreeSet::new(), Vec::new());
         for kind in Kind::ALL {
             let (api, labels) = api(cluster, kind);
-            match api.list(&ListParams::default().limit(1)).await {
-                Ok(_) => {}
-                Err(error) if is_forbidden(&error) && kind == Kind::ClusterRoleBinding => {
-                    remarks
-                        .push("you may not list clusterrolebindings: the audit does not judge whether they remain after deletion".into());
+            let refused = match api.list(&ListParams::default().limit(1)).await {
+                // Who may list and not watch would be told that nothing changes.
+                Ok(_) => api.watch(&WatchParams::default().timeout(1), "0").await.err().map(|error| (error, "watch")),
+                Err(error) => Some((error, "list")),
+            };
+            match refused {
+                None => {}
+                Some((error, verb)) if is_forbidden(&error) && kind == Kind::ClusterRoleBinding => {
+                    let request = request(cluster, kind, verb);
+                    remarks.push(format!("you may not {request}: the audit does not judge whether they remain after deletion"));
                     continue;
                 }
-                Err(error) => return Err(explain(error, request(cluster, kind))),
-            }
-            // Who may list and not watch would be told that nothing changes.
-            if let Err(error) = api.watch(&WatchParams::default().timeout(1), "0").await {
-                return Err(explain(error, request(cluster, kind)));
+                Some((error, verb)) => return Err(explain(error, request(cluster, kind, verb))),
             }
             let channel = Channel(sender.clone());
             listing.insert(kind);
@@ -247,14 +248,14 @@ fn api(cluster: &Cluster, kind: Kind) -> (Api<DynamicObject>, Option<&'static st
     }
 }
 
-fn request(cluster: &Cluster, kind: Kind) -> RuleRequest<'_> {
+fn request<'a>(cluster: &'a Cluster, kind: Kind, verb: &'a str) -> RuleRequest<'a> {
     let namespace = Some(cluster.namespace.as_str());
     match kind {
-        Kind::IngressDaemonSet => RuleRequest::ours("watch", &cluster.namespace),
-        Kind::Deployment => RuleRequest::of("watch", "apps", "deployments", namespace),
-        Kind::ReplicaSet => RuleRequest::of("watch", "apps", "replicasets", namespace),
-        Kind::Pod => RuleRequest::of("watch", "", "pods", namespace),
-        Kind::Node => RuleRequest::nodes("watch"),
-        Kind::ClusterRoleBinding => RuleRequest::of("watch", "rbac.authorization.k8s.io", "clusterrolebindings", None),
+        Kind::IngressDaemonSet => RuleRequest::ours(verb, &cluster.namespace),
+        Kind::Deployment => RuleRequest::of(verb, "apps", "deployments", namespace),
+        Kind::ReplicaSet => RuleRequest::of(verb, "apps", "replicasets", namespace),
+        Kind::Pod => RuleRequest::of(verb, "", "pods", namespace),
+        Kind::Node => RuleRequest::nodes(verb),
+        Kind::ClusterRoleBinding => RuleRequest::of(verb, "rbac.authorization.k8s.io", "clusterrolebindings", None),
     }
 }
