@@ -98,3 +98,11 @@ fn who_uninstalls_with_helm_deletes_the_crds_of_this_project_by_name_and_no_othe
     let deleted: BTreeSet<String> = command.split_whitespace().filter(|word| word.contains('.')).map(str::to_owned).collect();
     assert_eq!(deleted, ours);
 }
+
+#[test]
+fn no_guide_edits_a_file_in_a_way_that_only_gnu_sed_knows() {
+    // The sed of macOS takes the next word for the suffix of a backup.
+    let guides = guides();
+    let found: Vec<_> = guides.iter().filter(|(_, text)| text.contains("sed -i ")).map(|(path, _)| path.display().to_string()).collect();
+    assert_eq!(found, Vec::<String>::new(), "use `sed -i.bak`");
+}
