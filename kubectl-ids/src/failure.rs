@@ -88,7 +88,7 @@ pub fn explain(error: kube::Error, request: RuleRequest<'_>) -> Error {
 /// The CRD is not there.
 pub fn unknown_kind() -> Error {
     anyhow!(
-        "this cluster does not know IngressDaemonSets: install the CRD and the operator (`kubectl apply -f crds/manifests/ -f deploy/`), or choose another cluster with --context"
+        "this cluster does not know IngressDaemonSets: install the operator and its CRDs first, see docs/install.md, or choose another cluster with --context"
     )
 }
 
@@ -178,7 +178,7 @@ mod tests {
                 "you may not patch ingressdaemonsets in namespace web: ask for a Role with the rule {apiGroups: [\"ingressdaemonsets.mumoshu.github.io\"], resources: [\"ingressdaemonsets\"], verbs: [\"patch\"]}"
             )
         );
-        assert!(said(404, "404 page not found").contains("kubectl apply -f crds/manifests/"));
+        assert!(said(404, "404 page not found").contains("install the operator and its CRDs first, see docs/install.md"));
         assert!(said(401, "Unauthorized").contains("log in again"));
         let message = "IngressDaemonSet.ingressdaemonsets.mumoshu.github.io \"edge\" is invalid: spec.podsPerNode: Invalid value: -1";
         assert_eq!(said(422, message), "the API server refuses the change: spec.podsPerNode: Invalid value: -1");
