@@ -75,6 +75,10 @@ func main() {
 	flag.StringVar(&architectures, "architectures", "amd64,arm64", "architectures, separated by commas")
 	flag.BoolVar(&build.unpack, "unpack", false, "also write the files of each image to OUTPUT/NAME-ARCHITECTURE, as the Containerfile needs them")
 	flag.Parse()
+	if err := checkPrefix(build.prefix); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
 	build.created = time.Unix(created, 0).UTC()
 	for _, program := range programs {
 		if err := build.write(program, strings.Split(architectures, ",")); err != nil {
@@ -82,6 +86,15 @@ func main() {
 			os.Exit(1)
 		}
 	}
+}
+
+// checkPrefix refuses a name without a host: containerd keeps the name that an archive has, and a kubelet looks for it below docker.io.
+func checkPrefix(prefix string) error {
+	host, path, _ := strings.Cut(prefix, "/")
+	if path != "" && (host == "localhost" || strings.ContainsAny(host, ".:")) {
+		return nil
+	}
+	return fmt.Errorf("prefix %q: begin it with a host and a slash, as in registry.example.com/edge or localhost/edge", prefix)
 }
 
 // write makes the layout, the archive, and the SBOM of each architecture.

@@ -48,6 +48,17 @@ func TestWhatCargoDidNotSayIsAnError(t *testing.T) {
 	}
 }
 
+func TestAPrefixBeginsWithAHost(t *testing.T) {
+	for prefix, right := range map[string]bool{
+		"registry.example.com/edge": true, "registry:5000/edge": true, "localhost/edge": true,
+		"local/edge": false, "edge": false, "registry.example.com": false, "": false,
+	} {
+		if err := checkPrefix(prefix); (err == nil) != right {
+			t.Errorf("%q: %v", prefix, err)
+		}
+	}
+}
+
 func TestAChecksumBelongsToOneVersion(t *testing.T) {
 	sum := strings.Repeat("0123456789abcdef", 4)
 	lock := "[[package]]\nname = \"own\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"a\"\nversion = \"2.0.0\"\nsource = \"registry+x\"\nchecksum = \"" + sum + "\"\n"
