@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate, UnixSeconds, names};
+use hyper_util::client::proxy::matcher::Matcher;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -380,9 +381,33 @@ async fn config(global: &Global) -> Result<Config> {
     if let Some(context) = global.context.as_ref().filter(|context| !contexts.contains(context)) {
         return Err(anyhow!("the kubeconfig has no context {context}; it has {}", crate::failure::listed(&contexts)));
     }
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+    let has_proxy = names_proxy(&kubeconfig, global.context.as_ref());
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
         anyhow!("cannot use the kubeconfig: {error}; choose a context with --context ({})", crate::failure::listed(&contexts))
-    })
+    })?;
+    if !has_proxy {
+        config.proxy_url = proxy(&Matcher::from_env(), config.proxy_url.take(), &config.cluster_url);
+    }
+    Ok(config)
+}
+
+/// The kubeconfig itself names the proxy of this context.
+fn names_proxy(kubeconfig: &Kubeconfig, context: Option<&String>) -> bool {
+    let used = context.or(kubeconfig.current_context.as_ref());
+    let context = kubeconfig.contexts.iter().find(|named| Some(&named.name) == used).and_then(|named| named.context.as_ref());
+    let cluster = kubeconfig.clusters.iter().find(|named| context.is_some_and(|context| context.cluster == named.name));
+    cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref()).is_some_and(|proxy| !proxy.is_empty())
+}
+
+/// The proxy of the environment for this API server, as kubectl takes it: kube compares `NO_PROXY` with the address of the proxy.
+fn proxy(environment: &Matcher, given: Option<http::Uri>, api_server: &http::Uri) -> Option<http::Uri> {
+    let host = api_server.host()?.trim_matches(['[', ']']);
+    if host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()) {
+        return None;
+    }
+    let found = environment.intercept(api_server)?;
+    // Who it is for the proxy stands in its URL.
+    given.filter(|_| found.basic_auth().is_some() || found.raw_auth().is_some()).or_else(|| Some(found.uri().clone()))
 }
 
 #[cfg(test)]
@@ -392,6 +417,7 @@ mod observed;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Uri;
     use k8s_openapi::{api::coordination::v1::LeaseSpec, apimachinery::pkg::apis::meta::v1::MicroTime};
 
     #[test]
@@ -407,5 +433,29 @@ mod tests {
         };
         assert_eq!([1035, 1036].map(|now| silence(&lease("operator-0"), now)), [None, Some(36)]);
         assert_eq!([1005, 1006].map(|now| silence(&lease(""), now)), [None, Some(6)]);
+    }
+
+    #[test]
+    fn the_proxy_of_the_environment_is_taken_but_for_what_no_proxy_names() {
+        let taken = |proxies: &str, api_server: &'static str| {
+            let environment = Matcher::builder().https(proxies).no("10.0.0.0/8,.cluster.example.com").build();
+            let found = proxy(&environment, proxies.parse().ok(), &Uri::from_static(api_server));
+            found.map(|uri| uri.to_string())
+        };
+        let other = "https://api.example.com:6443/";
+        assert_eq!(taken("http://proxy.example.com:3128", other).as_deref(), Some("http://proxy.example.com:3128/"));
+        assert_eq!(taken("proxy.example.com:3128", other).as_deref(), Some("http://proxy.example.com:3128/"), "as kubectl reads it");
+        assert_eq!(taken("http://me:secret@proxy.example.com:3128", other).as_deref(), Some("http://me:secret@proxy.example.com:3128/"));
+        for excepted in ["https://10.1.2.3:6443/", "https://api.cluster.example.com/", "https://127.0.0.1:6443/", "https://[::1]:6443/"] {
+            assert_eq!(taken("http://proxy.example.com:3128", excepted), None, "{excepted}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_of_the_kubeconfig_comes_first() {
+        let text = "{current-context: b, contexts: [{name: a, context: {cluster: a}}, {name: b, context: {cluster: b}}], \
+                     clusters: [{name: a, cluster: {server: 'https://a', proxy-url: 'socks5://p:1'}}, {name: b, cluster: {server: 'https://b'}}]}";
+        let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
+        assert!(!names_proxy(&kubeconfig, None) && names_proxy(&kubeconfig, Some(&"a".to_owned())));
     }
 }
