@@ -3,7 +3,7 @@
 use super::{
     in_force,
     record::{Cause, Record},
-    world::{Gate, Pod, PodSource, World, daemon_set_pods, pod_source},
+    world::{Gate, Pod, PodSource, World, daemon_set_pods, pod_source, short},
 };
 use crate::{
     facts::{NodeFacts, scheduling},
@@ -20,6 +20,8 @@ use k8s_openapi::{api::core::v1::Taint, apimachinery::pkg::util::intstr::IntOrSt
 const MAX_HOLD: i64 = 600;
 /// Clocks of nodes and of the operator may differ by this much, in seconds: as for a detacher's timestamp.
 const SKEW: i64 = 5;
+/// Seconds within which a kubelet that started again has checked each pod of its node.
+const RECHECKED: i64 = 120;
 
 /// Whether a node has what is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub fn find(world: &World, gate: &Gate, node: &Subject<'_>) -> Finding {
         verdicts.push((requirement.name.as_str(), verdict));
     }
     let verdict = together(gate.spec.policy, &verdicts);
+    let believed_at = started(node).and_then(|(_, believed_at)| believed_at).filter(|at| *at > node.now && !verdict.passes());
+    recheck_at = [recheck_at, believed_at].into_iter().flatten().min();
     let planned = gate.spec.requirements.iter().filter_map(|wanted| wanted.ingress_daemon_set.as_ref()).any(|wanted| {
         wanted.during_update == DuringUpdate::Taint
             && health(world, wanted, node).is_some_and(|found| found.chosen && found.updating_since.is_some())
@@ -216,7 +220,8 @@ fn pods(world: &World, source: &PodSource, wanted: &PodsRequirement, node: &Subj
         annotated || !wanted.annotation_only && pod.ready && pod.containers_ready
     };
     let there = pods.on.get(node.name).into_iter().flat_map(|pods| pods.values()).filter(|pod| !pod.terminating && !pod.ended);
-    let (ready, all) = there.fold((0, 0), |(ready, all), pod| (ready + i32::from(is_ready(pod) && is_of_now(pod, node)), all + 1));
+    let (ready, all) =
+        there.fold((0, 0), |(ready, all), pod| (ready + i32::from(is_ready(pod) && is_of_now(pod.fresh_since, node)), all + 1));
     let enough = match &wanted.min_ready {
         Some(IntOrString::String(_)) => all > 0 && ready == all,
         Some(IntOrString::Int(number)) => ready >= *number,
@@ -232,14 +237,22 @@ fn live<T>(source: Option<&Source<T>>, what: impl Fn() -> String) -> Result<&T, 
 }
 
 /// What a pod says may be from before the machine was started again: its status stands until its kubelet is back.
-fn is_of_now(pod: &Pod, node: &Subject<'_>) -> bool {
+fn is_of_now(fresh_since: UnixSeconds, node: &Subject<'_>) -> bool {
     let ready = node.facts.conditions.iter().find(|condition| &*condition.type_ == "Ready");
     let lost_at = ready.filter(|ready| ready.status.as_str() != "True").map(|ready| ready.transition);
-    let started_at = node
-        .record
-        .filter(|record| record.is_held() && matches!(record.cause, Cause::Reboot | Cause::Replaced))
-        .map(|record| node.since(record).saturating_sub(SKEW));
-    lost_at.max(started_at).is_none_or(|since| pod.fresh_since >= since)
+    // The operator may have looked long after the start: what became ready between the two counts once its kubelet has checked it.
+    let believed = |at: UnixSeconds| at <= node.now && in_force::is_up(node.facts);
+    let started_at = started(node).filter(|(_, believed_at)| !believed_at.is_some_and(believed)).map(|(since, _)| since);
+    lost_at.max(started_at).is_none_or(|since| fresh_since >= since)
+}
+
+/// Since when readiness counts on a node that was seen to have started again, and when all of it counts while the Node is Ready.
+fn started(node: &Subject<'_>) -> Option<(UnixSeconds, Option<UnixSeconds>)> {
+    let record = node.record.filter(|record| record.is_held() && matches!(record.cause, Cause::Reboot | Cause::Replaced))?;
+    let since = node.since(record);
+    // It has started once more, and that was not written down: nothing is known of when.
+    let believed_at = (record.boot == short(&node.facts.boot_id)).then(|| since.saturating_add(RECHECKED));
+    Some((since.saturating_sub(SKEW), believed_at))
 }
 
 fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) -> RequirementVerdict {
@@ -263,7 +276,7 @@ fn daemon_set(world: &World, wanted: &DaemonSetRequirement, node: &Subject<'_>) 
         .into_iter()
         .flat_map(|pods| pods.values())
         .filter(|pod| pod.controller == found.uid && !pod.terminating && !pod.ended);
-    let ready: Vec<_> = own.clone().filter(|pod| pod.ready && is_of_now(pod, node)).collect();
+    let ready: Vec<_> = own.clone().filter(|pod| pod.ready && is_of_now(pod.fresh_since, node)).collect();
     match &found.revision {
         _ if own.clone().next().is_none() => RequirementVerdict::Unmet(format!("{} has no pod on the node", name())),
         _ if ready.is_empty() => RequirementVerdict::Unmet(format!("the pod of {} is not ready", name())),

@@ -163,6 +163,30 @@ fn readiness_from_before_the_node_was_lost_or_started_again_is_not_believed() {
 }
 
 #[test]
+fn readiness_from_before_a_start_that_was_noticed_late_counts_once_the_kubelet_has_checked_each_pod() {
+    let mut rebooting = pods_gate(json!({}));
+    rebooting.spec.regate_on = vec![crds::node_readiness_gate::Regate::Reboot];
+    let mut life = Life::new(vec![rebooting]);
+    says(&mut life.node, "Ready", ConditionStatus::True);
+    with_pods(&mut life, vec![ready_pod()]);
+    life.settle();
+    // The machine started, the pod became ready, and only then an operator looked.
+    life.node.boot_id = "boot-2".into();
+    with_pods(&mut life, vec![Pod { fresh_since: NOW + 60, ..ready_pod() }]);
+    assert!(life.after(300).is_tainted());
+    let held_at = life.now;
+    assert!(life.after(119).is_tainted());
+    assert_eq!(life.pass().recheck_at, Some(held_at + 120), "nothing else wakes it");
+    says(&mut life.node, "Ready", ConditionStatus::Unknown);
+    assert!(life.after(1).is_tainted(), "its kubelet is away");
+    says(&mut life.node, "Ready", ConditionStatus::True);
+    life.node.boot_id = "boot-3".into();
+    assert!(life.settle().is_tainted(), "it has started once more");
+    life.node.boot_id = "boot-2".into();
+    assert!(!life.settle().is_tainted());
+}
+
+#[test]
 fn what_cannot_be_seen_changes_nothing_but_that_a_new_node_gets_its_first_taint() {
     let broken = Source { found: None, broken: Some("forbidden".to_owned()) };
     let mut life = Life::new(vec![pods_gate(json!({}))]);
