@@ -565,8 +565,8 @@ impl<'a> Pass<'a> {
             self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
             return self.plan;
         }
-        if let Some(settings) = self.settings.filter(|_| self.snapshot.gates.watched) {
-            self.plan.replicas = Some(replicas::of(self.snapshot, settings, managed_nodes));
+        if self.snapshot.gates.watched {
+            self.plan.replicas = Some(replicas::of(self.snapshot, self.settings, managed_nodes));
         }
         if let Some(settings) = self.settings.filter(|_| !deleting) {
             self.ledger.served_ports = health_checker::served_ports(self.snapshot, settings);

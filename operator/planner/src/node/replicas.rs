@@ -1,7 +1,7 @@
 //! What readiness gates of nodes are told of a resource's replicas.
 
 use crate::{
-    facts::{NodeFacts, scheduling},
+    facts::{DeploymentFacts, NodeFacts, scheduling},
     gates_shared::ReplicaHealth,
     node::ManagedNode,
     snapshot::Snapshot,
@@ -14,18 +14,22 @@ use crds::{
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeMap;
 
-/// The replicas on every node; on one that is not chosen there are none to wait for.
-pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
+/// The replicas on every node; on one that is not chosen there are none to wait for. While the spec is not valid, what runs goes on as
+/// its Deployment says; whether the resource is to choose any other node is not known, and nothing is said of it.
+pub fn of(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
     let on = |node: &NodeFacts| ReplicaHealth {
         node_uid: node.uid.clone(),
         labels_and_taints_hash: node.labels_and_taints_hash(),
         ..ReplicaHealth::default()
     };
-    let mut replicas: BTreeMap<_, _> = snapshot.nodes.iter().map(|(name, node)| (name.clone(), on(node))).collect();
+    let choice_is_known = settings.is_some() || snapshot.resource.deleting;
+    let all = snapshot.nodes.iter().filter(|_| choice_is_known);
+    let mut replicas: BTreeMap<_, _> = all.map(|(name, node)| (name.clone(), on(node))).collect();
     let of_gate = |taint: &Taint| snapshot.gates.passing.iter().any(|(key, effect)| (key, effect) == (&taint.key, &taint.effect));
     let passes = |taint: &Taint| scheduling::is_passing(taint) || of_gate(taint);
     // A node that has only just come may not be chosen yet, for taints that go by themselves: its replicas are to come.
-    for (name, node) in snapshot.nodes.iter().filter(|(_, node)| node.taints.iter().any(passes)) {
+    let coming = settings.into_iter().flat_map(|settings| snapshot.nodes.iter().map(move |(name, node)| (settings, name, node)));
+    for (settings, name, node) in coming.filter(|(.., node)| node.taints.iter().any(passes)) {
         let mut started = NodeFacts::clone(node);
         started.taints.retain(|taint| !passes(taint));
         if is_chosen(&snapshot.resource.spec, settings, name, &started, false) {
@@ -35,11 +39,13 @@ pub fn of(snapshot: &Snapshot, settings: &ResolvedSpec, managed_nodes: &[Managed
         }
     }
     for (managed, node) in managed_nodes.iter().filter(|managed| managed.chosen).filter_map(|managed| Some((managed, managed.node?))) {
-        let ready = managed.pods.iter().filter(|pod| pod.ready && !pod.terminating && !pod.ended).count();
+        let ready = || managed.pods.iter().filter(|pod| pod.ready && !pod.terminating && !pod.ended);
+        let runs = managed.deployment.map_or(0, DeploymentFacts::replicas);
+        let wanted = managed.settings.map_or(runs, |settings| settings.pods_per_node);
         let health = ReplicaHealth {
             chosen: true,
-            wanted: managed.settings.map_or(0, |settings| u32::try_from(settings.pods_per_node).unwrap_or(0)),
-            ready: u32::try_from(ready).unwrap_or(u32::MAX),
+            wanted: u32::try_from(wanted).unwrap_or(0),
+            ready: u32::try_from(ready().count()).unwrap_or(u32::MAX),
             updating_since: managed.grant.map(|grant| grant.granted_at),
             detached: managed.phase() != Some(Phase::Closed) || managed.holds_node() || managed.taken_out().is_some(),
             evicted_by: snapshot.gates.evicting.iter().filter(|taint| would_evict(managed, taint)).cloned().collect(),

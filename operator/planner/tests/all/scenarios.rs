@@ -519,6 +519,30 @@ fn a_new_node_with_the_taint_of_any_gate_has_replicas_to_wait_for() {
 }
 
 #[test]
+fn gates_are_told_of_what_runs_while_the_spec_is_not_valid_and_nothing_of_a_node_that_may_not_be_chosen() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
+    operator.gates = GateLinks { watched: true, ..GateLinks::default() };
+    let mut told = |world: &mut World| world.fair_second(&mut operator).unwrap().replicas.unwrap();
+    let before = told(&mut world)["n0"].clone();
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| {
+            resource.spec.node_selector.insert("a".into(), "b c".into());
+            resource.generation += 1;
+        });
+        cluster.join("n9");
+    });
+    let found = told(&mut world);
+    assert_eq!((&found["n0"], found.get("n9")), (&before, None));
+    assert!(before.chosen && before.wanted > 0 && before.ready == before.wanted && !before.detached, "{before:?}");
+    world.change(|cluster| {
+        let later = cluster.now + 3600;
+        cluster.pods.iter_mut().for_each(|pod| pod.ready_at = later);
+    });
+    let ready: Vec<_> = (0..20).map(|_| told(&mut world)["n0"].ready).collect();
+    assert_eq!(ready.last(), Some(&0), "{ready:?}");
+}
+
+#[test]
 fn deletion_and_an_autoscaler_wait_for_no_gate() {
     for leave in [
         |world: &mut World| world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true)),
