@@ -143,16 +143,19 @@ fn pull(pod: &Pod, status: &PodStatus) -> Option<Box<PullFacts>> {
         let reason = waiting.reason.clone().filter(|reason| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))?;
         Some((reason, waiting.message.clone().unwrap_or_default()))
     });
-    let refused = status.phase.as_deref() == Some("Failed") && shown.is_empty();
+    let pulled = shown.len() == spec.containers.len() && shown.iter().all(has_image);
+    let given_up = !pulled && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
     let refusal = || (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
     Some(Box::new(PullFacts {
         name: pod.metadata.name.clone().unwrap_or_default(),
         uid: pod.metadata.uid.clone().unwrap_or_default(),
         node: spec.node_name.clone().unwrap_or_default(),
         revision,
-        pulled: shown.len() == spec.containers.len() && shown.iter().all(has_image),
+        created: pod.metadata.creation_timestamp.as_ref().map_or(0, seconds),
+        pulled,
+        given_up,
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        trouble: trouble.into_iter().next().or_else(|| refused.then(refusal)),
+        trouble: trouble.into_iter().next().or_else(|| given_up.then(refusal)),
     }))
 }
 

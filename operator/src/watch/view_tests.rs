@@ -422,6 +422,29 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_e
 }
 
 #[test]
+fn a_pod_that_pulls_images_has_given_up_when_it_ended_before_all_of_them_were_there() {
+    let shown = |state: Value| json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }]);
+    let waits = || shown(json!({ "waiting": { "reason": "ContainerCreating" } }));
+    for (phase, reason, containers, pulled, given_up) in [
+        ("Pending", None, json!([]), false, false),
+        ("Pending", None, waits(), false, false),
+        ("Failed", Some("OutOfpods"), json!([]), false, true),
+        ("Failed", Some("Evicted"), waits(), false, true),
+        ("Failed", None, shown(json!({ "terminated": { "exitCode": 128, "reason": "StartError" } })), true, false),
+    ] {
+        let mut object = pod("edge", "p", "a");
+        object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z".into();
+        object["metadata"]["labels"][crds::names::PRE_PULL_LABEL] = "r1".into();
+        object["spec"]["containers"] = json!([{ "name": "c", "image": "i:2" }]);
+        object["status"] = json!({ "phase": phase, "reason": reason, "message": "no room", "containerStatuses": containers });
+        let pull = facts::pod(&of(object.clone()), &mut SpecInterner::default()).pull.unwrap();
+        assert_eq!((pull.created, pull.pulled, pull.given_up), (7, pulled, given_up), "{object}");
+        let trouble = given_up.then(|| (reason.unwrap_or_default().to_owned(), "no room".to_owned()));
+        assert_eq!(pull.trouble, trouble, "{object}");
+    }
+}
+
+#[test]
 fn a_pod_that_ends_well_as_its_kubelet_evicts_it_was_evicted() {
     let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 107374184, available: 28956Ki. ";
     for (phase, type_, reason, message, evicted) in [

@@ -139,7 +139,8 @@ impl SimulatedCluster {
     pub(super) fn begin_pull(&mut self, node: &str, name: &str, body: &Value) -> bool {
         let revision = body["metadata"]["labels"][names::PRE_PULL_LABEL].as_str().unwrap_or_default().to_owned();
         let (name, node) = (name.to_owned(), node.to_owned());
-        let pull = PullFacts { uid: name.clone(), name, node: node.clone(), revision, pulled: false, terminating: false, trouble: None };
+        let created = self.snapshot.now;
+        let pull = PullFacts { uid: name.clone(), name, node: node.clone(), revision, created, ..PullFacts::default() };
         self.snapshot.pulls.entry(node.clone()).or_default().push(pull);
         self.go_on_pulling(&node);
         true

@@ -221,6 +221,9 @@ impl<'a> Pass<'a> {
             self.grant(grant_plan, managed_nodes);
             let over = pre_pull::over(self.snapshot, managed_nodes);
             self.plan.actions.extend(over);
+            if let Some(at) = pre_pull::again_at(self.snapshot) {
+                self.plan.recheck(at);
+            }
             self.keep_time();
             health_checker::plan(self.snapshot, settings, &mut self.plan);
             if let Ok(targets) = self.targets

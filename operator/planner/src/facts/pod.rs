@@ -50,8 +50,12 @@ pub struct PullFacts {
     pub node: String,
     /// Revision whose images the pod pulls.
     pub revision: String,
+    /// Creation of the pod.
+    pub created: UnixSeconds,
     /// All images are on the node.
     pub pulled: bool,
+    /// The pod has ended and will pull no more: its kubelet refused or evicted it.
+    pub given_up: bool,
     /// The pod has a deletion timestamp.
     pub terminating: bool,
     /// Why an image is not on the node: reason and message.

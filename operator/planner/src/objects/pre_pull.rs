@@ -14,12 +14,15 @@ use crate::{
     snapshot::Snapshot,
     spec::ResolvedSpec,
 };
-use crds::{hash, ledger::GrantReason, names};
+use crds::{UnixSeconds, hash, ledger::GrantReason, names};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// A program that no image has.
 const NO_PROGRAM: &str = "/ingress-daemonset-pre-pull-starts-nothing";
+
+/// Seconds after its creation when a pod that its kubelet gave up makes way for another: what the node lacks comes by and by.
+const AGAIN_AFTER: i64 = 60;
 
 /// Whether the images of the wanted revision are on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +110,13 @@ pub fn begin(snapshot: &Snapshot, managed: &ManagedNode<'_>, settings: &Resolved
     Action::CreatePod { node: managed.name.to_owned(), name, body: Box::new(body) }
 }
 
-/// Pods that have done what they were for, or whose images are wanted no more.
+/// When the next pod that its kubelet gave up makes way for another.
+pub fn again_at(snapshot: &Snapshot) -> Option<UnixSeconds> {
+    let given_up = snapshot.pulls.values().flatten().filter(|pull| pull.given_up && !pull.terminating);
+    given_up.map(|pull| pull.created.saturating_add(AGAIN_AFTER)).filter(|at| *at > snapshot.now).min()
+}
+
+/// Pods that have done what they were for or that their kubelet gave up, and those whose images are wanted no more.
 pub fn over(snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> Vec<Action> {
     let waits = |node: &str, pull: &PullFacts| {
         let managed = managed_nodes.iter().find(|managed| managed.name == node);
@@ -117,6 +126,7 @@ pub fn over(snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> Vec<Actio
         })
     };
     let all = snapshot.pulls.iter().flat_map(|(node, pulls)| pulls.iter().map(move |pull| (node, pull)));
-    let over = all.filter(|(node, pull)| !pull.terminating && !waits(node, pull));
+    let failed = |pull: &PullFacts| pull.given_up && pull.created.saturating_add(AGAIN_AFTER) <= snapshot.now;
+    let over = all.filter(|(node, pull)| !pull.terminating && (failed(pull) || !waits(node, pull)));
     over.map(|(_, pull)| Action::DeletePod { name: pull.name.clone(), uid: Some(pull.uid.clone()), resource_version: None }).collect()
 }

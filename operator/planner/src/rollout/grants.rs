@@ -130,7 +130,8 @@ impl GrantRules<'_> {
             Pull::Done => return None,
             Pull::UnderWay(trouble) => Reason::PrePulling(trouble),
             Pull::ToBegin => {
-                let under_way = self.snapshot.pulls.values().flatten().filter(|pull| !pull.pulled && !pull.terminating).count();
+                let under_way =
+                    self.snapshot.pulls.values().flatten().filter(|pull| !pull.pulled && !pull.given_up && !pull.terminating).count();
                 if let Some(settings) = managed.settings.filter(|_| under_way + grant_plan.pulls.len() < 2 * slots.budget.max(1)) {
                     grant_plan.pulls.push(pre_pull::begin(self.snapshot, managed, settings));
                 }

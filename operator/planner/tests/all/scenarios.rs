@@ -5,9 +5,11 @@ use crate::world;
 use crds::{node_readiness_gate::Effect, token::Phase};
 use planner::{
     Action,
+    facts::PullFacts,
     node_gates::{Gate, GateLinks},
     plan::Write,
 };
+use serde_json::json;
 use world::{
     World,
     operator::Operator,
@@ -578,6 +580,43 @@ fn a_taint_that_would_evict_pods_is_told_until_a_revision_is_rolled_out_that_bea
     let seconds = world.run_until(&mut operator, 120, World::is_converged).unwrap();
     assert!(seconds < 60, "{seconds} s");
     assert_eq!(told(&world, &mut operator), []);
+}
+
+#[test]
+fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    operator.catch_up(&world);
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    let rolling = json!({"rollingUpdate": {"maxUnavailableNodes": 1, "prePull": true}});
+    snapshot.resource.spec.update_strategy = serde_json::from_value(rolling).unwrap();
+    let begun = |plan: &planner::Plan| {
+        let pods = plan.actions.iter().filter_map(|action| match action {
+            Action::CreatePod { node, body, .. } => Some((node.clone(), body["metadata"]["labels"][crds::names::PRE_PULL_LABEL].clone())),
+            _ => None,
+        });
+        pods.collect::<Vec<_>>()
+    };
+    let deleted = |plan: &planner::Plan| plan.actions.iter().any(|action| matches!(action, Action::DeletePod { name, .. } if name == "p"));
+    let first = begun(&planner::decide(&snapshot));
+    assert_eq!(first.len(), 2, "a pass begins as many as may be under way");
+    let refused = PullFacts {
+        name: "p".into(),
+        revision: first[0].1.as_str().unwrap().into(),
+        created: snapshot.now,
+        given_up: true,
+        trouble: Some(("OutOfpods".into(), "Node didn't have enough resource: pods".into())),
+        ..PullFacts::default()
+    };
+    snapshot.pulls = [("n0".to_owned(), vec![PullFacts { node: "n0".into(), ..refused }])].into();
+    let plan = planner::decide(&snapshot);
+    assert!(!deleted(&plan), "not at once");
+    assert_eq!(plan.recheck_at.unwrap().min(snapshot.now + 60), plan.recheck_at.unwrap());
+    snapshot.now += 60;
+    assert!(deleted(&planner::decide(&snapshot)));
+    snapshot.pulls.values_mut().flatten().for_each(|pull| pull.terminating = true);
+    let again = begun(&planner::decide(&snapshot));
+    assert!(again.iter().any(|(node, _)| node == "n0"), "{again:?}");
 }
 
 #[test]
