@@ -1,13 +1,9 @@
 //! Objects that gates ask for, cut down to what decisions read.
 
-use crate::watch::seconds;
-use crds::UnixSeconds;
+use crate::watch::fresh_since;
 use crds::label_selector::{LabelOperator, LabelRequirement, LabelSelector};
 use k8s_openapi::{
-    api::{
-        apps::v1::DaemonSet,
-        core::v1::{Pod, PodStatus},
-    },
+    api::{apps::v1::DaemonSet, core::v1::Pod},
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 use planner::node_gates::world;
@@ -20,26 +16,19 @@ pub fn pod(pod: Pod) -> (String, world::Pod) {
     let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
     let is_ready = ready.is_some_and(|ready| ready.status == "True");
-    let became_ready = ready.and_then(|ready| ready.last_transition_time.as_ref()).map_or(0, seconds);
     let controller = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     let facts = world::Pod {
         ready: is_ready,
         containers_ready: status.container_statuses.iter().flatten().all(|container| container.ready),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
-        fresh_since: became_ready.max(started(&status)),
+        fresh_since: fresh_since(&status),
         revision: pod.metadata.labels.as_ref().and_then(|labels| labels.get("controller-revision-hash")).cloned().unwrap_or_default(),
         controller: controller.map(|owner| owner.uid.clone()).unwrap_or_default(),
         annotations: pod.metadata.annotations.unwrap_or_default().into(),
         tolerations: Arc::new(spec.tolerations.unwrap_or_default()),
     };
     (node, facts)
-}
-
-/// When a container of the pod was last started.
-fn started(status: &PodStatus) -> UnixSeconds {
-    let running = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref()?.running.as_ref());
-    running.filter_map(|running| running.started_at.as_ref().map(seconds)).max().unwrap_or(0)
 }
 
 /// What is read of a `DaemonSet`.

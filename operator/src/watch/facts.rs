@@ -268,6 +268,7 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         ready: status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended,
+        fresh_since: fresh_since(status),
         // By the API server's clock, like all times that it is compared with: the kubelet's own (`startTime`) may be set wrong.
         rejected_at: created.filter(|_| rejected),
         created: created.unwrap_or(0),
@@ -280,6 +281,15 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         trouble: trouble(status, ended, pod.spec.as_ref().is_some_and(is_gated)),
         port_conflict: port_conflict(pod),
     }
+}
+
+/// When a pod last became ready, or a container of it was last started, whichever is later.
+pub fn fresh_since(status: &PodStatus) -> UnixSeconds {
+    let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+    let became_ready = ready.and_then(|ready| ready.last_transition_time.as_ref()).map_or(0, seconds);
+    let running = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref()?.running.as_ref());
+    let started = running.filter_map(|running| running.started_at.as_ref().map(seconds)).max().unwrap_or(0);
+    became_ready.max(started)
 }
 
 /// Its kubelet ended it, because the node lacks disk or memory, or because the pod took too much of its own.

@@ -18,7 +18,7 @@ mod tests;
 mod view_tests;
 
 pub use bounds::read_of_metadata;
-pub use facts::seconds;
+pub use facts::{fresh_since, seconds};
 pub use index::Observed;
 pub use initial::be_recent;
 pub use partial::Partial;

@@ -165,7 +165,8 @@ parts! {
     }
     PodConditionPart of PodCondition {
         reason: String,
-        message: String;
+        message: String,
+        last_transition_time: Time;
         required: #[serde(rename = "type")] type_: String, status: String,
     }
 }
@@ -351,7 +352,7 @@ mod tests {
                 "status": {
                     "phase": phase, "reason": "NodeAffinity", "message": "no", "startTime": "2026-11-22T00:00:03Z", "observedGeneration": 3,
                     "conditions": [
-                        { "type": "Ready", "status": "True" }, { "type": crds::names::IN_PLACE_GATE, "status": "True" },
+                        { "type": "Ready", "status": "True", "lastTransitionTime": "2026-11-22T00:00:02Z" }, { "type": crds::names::IN_PLACE_GATE, "status": "True" },
                         { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node" },
                     ],
                     "containerStatuses": [container(state)], "initContainerStatuses": [container(&waiting)], "podIP": "10.1.0.1",

@@ -17,6 +17,8 @@ pub struct PodFacts {
     pub terminating: bool,
     /// Phase Failed or Succeeded: holds nothing any more.
     pub ended: bool,
+    /// When it last became ready, or a container of it last started, whichever is later.
+    pub fresh_since: UnixSeconds,
     /// Creation of the pod.
     pub created: UnixSeconds,
     /// How often its containers were started again.

@@ -53,6 +53,8 @@ pub struct ReplicaHealth {
     pub wanted: u32,
     /// Pods that are ready and not ending.
     pub ready: u32,
+    /// When the pod that has been ready for longest became so; readiness from before a restart of the node does not count.
+    pub fresh_since: UnixSeconds,
     /// Since when the operator itself disrupts the node.
     pub updating_since: Option<UnixSeconds>,
     /// The operator holds the node out of the load balancer, or has not put it in yet.

@@ -46,6 +46,7 @@ pub fn of(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &
             chosen: true,
             wanted: u32::try_from(wanted).unwrap_or(0),
             ready: u32::try_from(ready().count()).unwrap_or(u32::MAX),
+            fresh_since: ready().map(|pod| pod.fresh_since).min().unwrap_or(0),
             updating_since: managed.grant.map(|grant| grant.granted_at),
             detached: managed.phase() != Some(Phase::Closed) || managed.holds_node() || managed.taken_out().is_some(),
             evicted_by: snapshot.gates.evicting.iter().filter(|taint| would_evict(managed, taint)).cloned().collect(),

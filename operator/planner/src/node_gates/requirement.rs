@@ -319,20 +319,26 @@ fn ingress_daemon_set(
     if !found.chosen {
         return (RequirementVerdict::NotApplicable, None);
     }
-    let Some(since) = found.updating_since else { return (replicas(found, wanted, &name), None) };
+    let Some(since) = found.updating_since else { return (replicas(found, wanted, node, &name), None) };
     match wanted.during_update {
-        DuringUpdate::Strict => (replicas(found, wanted, &name), None),
+        DuringUpdate::Strict => (replicas(found, wanted, node, &name), None),
         DuringUpdate::Taint => (RequirementVerdict::Unmet(format!("{} is updating its pods on the node", name())), None),
         DuringUpdate::Hold => {
             let most = wanted.max_hold.as_ref().and_then(crds::Duration::milliseconds).map_or(MAX_HOLD, |hold| hold / 1000);
             let until = since.saturating_add(most);
             let released = node.record.map_or(!node.is_new, |record| !record.is_held());
-            if released && node.now < until { (RequirementVerdict::Met, Some(until)) } else { (replicas(found, wanted, &name), None) }
+            if released && node.now < until { (RequirementVerdict::Met, Some(until)) } else { (replicas(found, wanted, node, &name), None) }
         }
     }
 }
 
-fn replicas(found: &ReplicaHealth, wanted: &IngressDaemonSetRequirement, name: &dyn Fn() -> String) -> RequirementVerdict {
+fn replicas(
+    found: &ReplicaHealth,
+    wanted: &IngressDaemonSetRequirement,
+    node: &Subject<'_>,
+    name: &dyn Fn() -> String,
+) -> RequirementVerdict {
+    let ready = if is_of_now(found.fresh_since, node) { found.ready } else { 0 };
     let least = match &wanted.min_ready {
         None => found.wanted,
         Some(IntOrString::Int(number)) => u32::try_from(*number).unwrap_or(0),
@@ -341,8 +347,8 @@ fn replicas(found: &ReplicaHealth, wanted: &IngressDaemonSetRequirement, name: &
             None => found.wanted,
         },
     };
-    if found.ready < least {
-        RequirementVerdict::Unmet(format!("{} of {} replicas of {} are ready", found.ready, found.wanted, name()))
+    if ready < least {
+        RequirementVerdict::Unmet(format!("{ready} of {} replicas of {} are ready", found.wanted, name()))
     } else if found.detached {
         RequirementVerdict::Unmet(format!("{} holds the node out of the load balancer", name()))
     } else {

@@ -231,6 +231,7 @@ messages! {
     PodCondition of v1::PodCondition {
         optional: reason = "5", message = "6";
         required: type_ = "1", status = "2";
+        times: last_transition_time = "4";
     }
     ContainerStateWaiting of v1::ContainerStateWaiting {
         optional: reason = "1", message = "2";

@@ -1,6 +1,7 @@
 //! What a node is asked for that an `IngressDaemonSet` chooses.
 
 use super::life::*;
+use crds::node_readiness_gate::{ConditionStatus, Regate};
 use planner::{
     gates_shared::ReplicaHealth,
     node_gates::{
@@ -140,4 +141,28 @@ fn a_taint_that_evicts_is_not_put_back_on_replicas_that_do_not_bear_it() {
     with_replicas(&mut life, ReplicaHealth { ready: 1, evicted_by: vec![gate.spec.taint], ..serving() });
     life.after(60);
     assert!(!life.is_tainted() && life.is_held("a"));
+}
+
+#[test]
+fn replicas_that_were_ready_before_their_node_was_lost_or_started_again_do_not_count() {
+    let mut rebooting = replicas_gate("Hold");
+    rebooting.spec.regate_on = vec![Regate::Reboot];
+    let mut life = Life::new(vec![rebooting]);
+    says(&mut life.node, "Ready", ConditionStatus::True);
+    with_replicas(&mut life, ReplicaHealth { fresh_since: NOW, ..serving() });
+    assert!(!life.settle().is_tainted());
+    life.node.boot_id = "boot-2".into();
+    assert!(life.after(100).is_tainted());
+    with_replicas(&mut life, ReplicaHealth { fresh_since: NOW, ..serving() });
+    assert!(life.after(10).is_tainted(), "their kubelet has not checked them yet");
+    assert_eq!(life.pass().views["a"].blocked[0].1, "0 of 2 replicas of IngressDaemonSet edge/web are ready");
+    let fresh = ReplicaHealth { fresh_since: life.now, ..serving() };
+    with_replicas(&mut life, fresh);
+    assert!(!life.settle().is_tainted());
+    says(&mut life.node, "Ready", ConditionStatus::Unknown);
+    life.node.conditions[0].transition = life.now + 10;
+    let fresh = ReplicaHealth { fresh_since: life.now, ..serving() };
+    with_replicas(&mut life, fresh);
+    life.after(20);
+    assert!(life.after(20).is_tainted());
 }
