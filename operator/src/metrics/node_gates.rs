@@ -115,8 +115,15 @@ impl GateMetrics {
 }
 
 /// One of each word that [`operation`] has.
-const OPERATIONS: [Happened; 6] =
-    [Happened::Added { late: false }, Happened::Adopted, Happened::PutBack, Happened::Removed, Happened::Yielded, Happened::TimedOut];
+const OPERATIONS: [Happened; 7] = [
+    Happened::Added { late: false },
+    Happened::Adopted,
+    Happened::PutBack,
+    Happened::Removed,
+    Happened::LetGo,
+    Happened::Yielded,
+    Happened::TimedOut,
+];
 
 fn operation(happened: Happened) -> &'static str {
     match happened {
@@ -124,6 +131,7 @@ fn operation(happened: Happened) -> &'static str {
         Happened::Adopted => "adopt",
         Happened::PutBack => "put_back",
         Happened::Removed => "remove",
+        Happened::LetGo => "let_go",
         Happened::Yielded => "yield",
         Happened::TimedOut => "time_out",
     }
@@ -147,9 +155,7 @@ mod tests {
         metrics.begin("edge");
         // Prometheus sees an increase only of what was there before.
         assert!(shown(&registry).iter().any(|line| line.ends_with("operation=\"remove\"} 0")), "{:?}", shown(&registry));
-        for happened in
-            [Happened::Added { late: true }, Happened::Adopted, Happened::PutBack, Happened::Removed, Happened::Yielded, Happened::TimedOut]
-        {
+        for happened in OPERATIONS.into_iter().chain([Happened::Added { late: true }]) {
             let transition = Transition { gate: "u1".to_owned(), happened, held_for: Some(7), since: None, regression: false };
             metrics.happened("edge", &transition);
         }

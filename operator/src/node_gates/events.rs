@@ -137,6 +137,11 @@ impl Teller {
                 (EventType::Warning, "TaintAdded", format!("gate {name}: somebody else removed {taint}, the operator added it again"))
             }
             Happened::Removed => (EventType::Normal, "TaintRemoved", format!("gate {name}: the node is ready, {taint} removed")),
+            Happened::LetGo => {
+                let words =
+                    format!("gate {name}: {taint} removed: the gate does not apply to the node now, see its selector and conditions");
+                (EventType::Normal, "TaintRemoved", words)
+            }
             Happened::Yielded => {
                 (EventType::Normal, "TaintYielded", format!("gate {name}: the node is ready; {taint} stays for other gates"))
             }

@@ -162,6 +162,10 @@ fn yield_to_others(judged: &mut [Judged<'_>]) {
         judged.iter().filter(|one| test(one)).map(|one| taint_of(one.gate)).collect()
     };
     let (claimed, held) = (by(&claims), by(&held));
+    // The taint stays, and the gate has no word for a node that is none of its own any more.
+    for one in judged.iter_mut().filter(|one| one.judgement.happened == Some(Happened::LetGo) && claimed.contains(&taint_of(one.gate))) {
+        one.judgement.happened = None;
+    }
     for one in judged.iter_mut().filter(|one| one.judgement.happened == Some(Happened::Removed)) {
         let taint = taint_of(one.gate);
         let gives_up = one.subject.record.is_none_or(Record::is_held);
@@ -189,7 +193,10 @@ fn note(plan: &mut NodePlan, changes: &mut NodeChanges, gate: &Gate, subject: &S
     plan.transitions.push(Transition {
         gate: gate.uid.clone(),
         happened,
-        held_for: subject.record.filter(|record| release && record.is_held()).map(|record| now.saturating_sub(subject.since(record))),
+        held_for: subject
+            .record
+            .filter(|record| (release || happened == Happened::LetGo) && record.is_held())
+            .map(|record| now.saturating_sub(subject.since(record))),
         since: if release { judgement.clock.passing_since } else { judgement.clock.failing_since },
         regression: judgement.record.as_ref().is_some_and(|record| record.cause == Cause::Regression) && !release,
     });

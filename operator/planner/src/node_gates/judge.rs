@@ -162,7 +162,8 @@ impl JudgedNode<'_> {
             Some(_) if self.gate.deleting => removes,
             Some(record) => record.origin == RecordOrigin::Applied || removes,
         };
-        let happened = (lets_go && self.has_taint()).then_some(Happened::Removed);
+        // Nobody has seen that the node is ready.
+        let happened = (lets_go && self.has_taint()).then_some(Happened::LetGo);
         Judgement { lets_go, happened, ..Judgement::default() }
     }
 

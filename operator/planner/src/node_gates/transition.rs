@@ -36,6 +36,8 @@ pub enum Happened {
     PutBack,
     /// The gate released the node and removed the taint.
     Removed,
+    /// The taint went because the gate has nothing more to say about the node, whether it is ready or not.
+    LetGo,
     /// The gate has no more need of the taint, which stays for other gates.
     Yielded,
     /// The taint went because the node had been held for too long.

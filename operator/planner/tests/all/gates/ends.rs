@@ -5,6 +5,7 @@ use crds::node_readiness_gate::{Effect, GateTaint};
 use planner::node_gates::{
     Gate, legacy, preset,
     record::{RecordOrigin, annotation_key},
+    transition::Happened,
 };
 use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
@@ -38,6 +39,28 @@ fn a_gate_that_is_deleted_leaves_no_record_and_its_taints_only_where_it_says_so(
         life.world.gates.insert("a".into(), Arc::new(deleted));
         life.settle();
         assert_eq!((life.is_tainted(), life.record("a")), (stays, None));
+    }
+}
+
+#[test]
+fn a_node_that_is_let_go_without_being_ready_is_told_as_such_and_does_not_count_as_completed() {
+    for cause in ["selector", "deleted", "not enforced"] {
+        let spec = json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}});
+        let mut life = Life::new(vec![Gate { completion_annotation: Some("completed".into()), ..gate("a", spec) }]);
+        life.node.labels.insert("role".into(), "edge".into());
+        life.settle();
+        assert!(life.is_tainted());
+        let mut changed = Gate::clone(&life.world.gates["a"]);
+        match cause {
+            "selector" => drop(life.node.labels.remove("role")),
+            "deleted" => changed.deleting = true,
+            _ => changed.spec.release = serde_json::from_value(json!({"waitForTaintsGone": [KEY]})).unwrap(),
+        }
+        life.world.gates.insert("a".into(), Arc::new(changed));
+        let plan = life.pass();
+        let happened: Vec<_> = plan.transitions.iter().map(|transition| transition.happened).collect();
+        assert_eq!(happened, [Happened::LetGo], "{cause}");
+        assert!(!life.is_tainted() && life.node.annotations.get("completed").is_none(), "{cause}");
     }
 }
 
