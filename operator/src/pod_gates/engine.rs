@@ -102,6 +102,8 @@ pub struct Engine {
     served: String,
     under_way: BTreeSet<Key>,
     failures: BTreeMap<Key, (u32, Instant)>,
+    /// Pods whose patch somebody does not allow, with the answer.
+    forbidden: BTreeMap<Key, String>,
     /// How gates see pods, by pod and by name of the gate.
     views: BTreeMap<Key, BTreeMap<String, GateView>>,
 }
@@ -142,6 +144,7 @@ impl Engine {
             served: String::new(),
             under_way: BTreeSet::new(),
             failures: BTreeMap::new(),
+            forbidden: BTreeMap::new(),
             views: BTreeMap::new(),
         }
     }
@@ -425,7 +428,7 @@ impl Engine {
             self.views.insert(key.clone(), plan.views);
         }
         let Some(patch) = plan.patch else {
-            self.failures.remove(&key);
+            self.recovered(&key);
             return;
         };
         self.under_way.insert(key.clone());
@@ -433,8 +436,16 @@ impl Engine {
         work.push(async move { Ended { outcome: write(&client, &metrics, &key, patch).await, key, transitions } }.boxed());
     }
 
-    fn forget(&mut self, key: &Key) {
+    /// Nothing stands in the way of a pod's patches, as far as is known.
+    fn recovered(&mut self, key: &Key) {
         self.failures.remove(key);
+        if self.forbidden.remove(key).is_some() {
+            self.reporter.due();
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.recovered(key);
         if self.views.remove(key).is_some() {
             self.reporter.due();
         }
@@ -444,7 +455,7 @@ impl Engine {
         self.under_way.remove(&key);
         match outcome {
             Ok(pod) => {
-                self.failures.remove(&key);
+                self.recovered(&key);
                 for Transition { gate, to } in transitions {
                     tracing::info!(namespace = key.0, pod = key.1, gate, ?to, "condition changed");
                     let to = to.map_or("unset", |to| if to { "true" } else { "false" });
@@ -465,6 +476,8 @@ impl Engine {
                             message,
                             "the operator may not patch the status of pods: install the ClusterRole of this release again"
                         );
+                        self.reporter.due();
+                        self.forbidden.insert(key.clone(), message.clone());
                     }
                     error => tracing::warn!(namespace = key.0, pod = key.1, %error, "status not patched; trying again"),
                 }
@@ -491,7 +504,7 @@ impl Engine {
             let changes = {
                 let known = self.state.known();
                 self.views.retain(|key, _| known.world.pods.contains_key(key));
-                self.reporter.changed(&known.world, &self.known.objects, &self.views, &self.admission)
+                self.reporter.changed(&known.world, &self.known.objects, &self.views, &self.admission, &self.forbidden)
             };
             for (namespace, changes) in changes {
                 reports.push(self.reporter.write(namespace, changes).boxed());
@@ -571,11 +584,16 @@ mod tests {
 
     /// An engine that knows one pod with a gate that its label opens, and how many requests it makes.
     fn engine() -> (Engine, Key, Arc<std::sync::atomic::AtomicUsize>) {
+        engine_refused_with(500)
+    }
+
+    /// The same, with the code of every answer.
+    fn engine_refused_with(code: u16) -> (Engine, Key, Arc<std::sync::atomic::AtomicUsize>) {
         let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
         let client = crate::tests::api_server(move |_, _, _| {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            Some((500, json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "No", "code": 500})))
+            Some((code, json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "Forbidden", "code": code})))
         });
         let observer = Arc::new(Observer::default());
         let reporter = k8s_controller::events::Reporter { controller: "operator".into(), instance: None };
@@ -685,5 +703,17 @@ mod tests {
         assert_eq!(settle(&mut engine).await, 1, "it is not tried again at once");
         engine.failures.get_mut(&key).unwrap().1 = Instant::now();
         assert_eq!(settle(&mut engine).await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_patch_is_forbidden_is_told_of_until_it_needs_none() {
+        let (mut engine, key, _) = engine_refused_with(403);
+        let mut work = Work::new();
+        engine.reporter.changed(&World::default(), &BTreeMap::new(), &BTreeMap::new(), &engine.admission, &BTreeMap::new());
+        engine.look_at(key.clone(), &work);
+        engine.ended(work.next().await.unwrap());
+        assert!(engine.forbidden[&key].contains("no") && engine.views[&key]["open"].due && engine.reporter.is_due());
+        engine.forget(&key);
+        assert!(engine.forbidden.is_empty());
     }
 }

@@ -15,7 +15,11 @@ use kube::{
 };
 use planner::{
     gates_shared::Key,
-    pod_gates::{Gate, World, decide::GateView, status::status},
+    pod_gates::{
+        Gate, World,
+        decide::GateView,
+        status::{ForbiddenWrites, status},
+    },
 };
 use serde_json::{Value, json};
 use std::{
@@ -68,7 +72,7 @@ impl Reporter {
         self.due
     }
 
-    /// What is to be written: of every gate that changed, its status before and after, by namespace. Namespaces that are written just now
+    /// What is to be written, `forbidden` being pods whose patch was refused, with the answer: of every gate that changed, its status before and after, by namespace. Namespaces that are written just now
     /// come later.
     pub fn changed(
         &mut self,
@@ -76,6 +80,7 @@ impl Reporter {
         objects: &BTreeMap<Key, PodReadinessGate>,
         views: &BTreeMap<Key, BTreeMap<String, GateView>>,
         admission: &PolicyHandle,
+        forbidden: &BTreeMap<Key, String>,
     ) -> BTreeMap<String, Vec<StatusWrite>> {
         self.due = false;
         let now = chrono::Utc::now().timestamp();
@@ -87,10 +92,12 @@ impl Reporter {
         for (key, gate) in all() {
             let Some(object) = objects.get(key).filter(|object| object.metadata.uid.as_ref() == Some(&gate.uid)) else { continue };
             // Of one that is surplus there are no views.
-            let pods = world.gates.contains_key(key).then(|| world.pods_of(gate)).into_iter().flatten();
-            let seen = pods.filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
+            let pods = || world.gates.contains_key(key).then(|| world.pods_of(gate)).into_iter().flatten();
+            let seen = || pods().filter_map(|(pod, _)| Some((pod.1.as_str(), views.get(pod)?.get(&gate.name)?)));
+            let refused = |pod: &str| forbidden.get(&(gate.namespace.clone(), pod.to_owned())).map(String::as_str);
+            let forbidden = if forbidden.is_empty() { None } else { ForbiddenWrites::of(seen(), refused) };
             let before = self.reported.get(&gate.uid).or(object.status.as_ref()).cloned().unwrap_or_default();
-            let after = status(world, gate, &before.conditions, seen, admission.condition(gate), now);
+            let after = status(world, gate, &before.conditions, seen(), admission.condition(gate), forbidden.as_ref(), now);
             if world.gates.contains_key(key) {
                 shown.extend(counts(gate, &after));
             }

@@ -42,6 +42,8 @@ pub struct GateView {
     pub reason: String,
     /// Human-readable message of the condition.
     pub message: String,
+    /// The pod is to be written to for this gate.
+    pub due: bool,
     /// Why the source cannot be read.
     pub unreadable: Option<String>,
     /// The gate that keeps the condition of this pod instead.
@@ -96,7 +98,9 @@ pub fn decide(world: &World, key: &Key, node: Option<&NodeFacts>, now: UnixSecon
             if view.gated && !pod.ended {
                 let verdict = verdict(world, gate, pod, node);
                 view.note(&verdict);
+                let before = changes.len();
                 settle(&mut plan, &mut changes, gate, pod, verdict, now);
+                view.due = changes.len() > before;
             }
         }
         plan.views.insert(gate.name.clone(), view);

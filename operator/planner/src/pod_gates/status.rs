@@ -13,14 +13,44 @@ use std::collections::BTreeSet;
 /// How many pods are named.
 const SAMPLE: usize = 10;
 
+/// Writes to pods that somebody does not allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForbiddenWrites {
+    /// Number of pods whose patch was refused.
+    pub pods: u32,
+    /// Name of one of these pods.
+    pub pod: String,
+    /// Message of the API server.
+    pub message: String,
+}
+
+impl ForbiddenWrites {
+    /// Those of a gate, by how it sees pods. `refused`: what the API server answered to the patch of a pod.
+    pub fn of<'a>(views: impl Iterator<Item = (&'a str, &'a GateView)>, refused: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+        let mut found = views.filter(|(_, view)| view.due).filter_map(|(pod, _)| Some((pod, refused(pod)?)));
+        let (pod, message) = found.next()?;
+        let pods = u32::try_from(found.count()).unwrap_or(u32::MAX).saturating_add(1);
+        Some(Self { pods, pod: pod.to_owned(), message: message.to_owned() })
+    }
+
+    fn said(&self) -> String {
+        let Self { pods, pod, message } = self;
+        format!(
+            "the operator cannot write the condition of {pods} pods, including {pod}: {message}; install the ClusterRole of this release again, so that the operator may patch the status of pods, or make admission control allow the patch. These pods do not change"
+        )
+    }
+}
+
 /// The status of a gate. `views`: how it sees each pod that it selects, by name; `admission`: how pods get the readiness gate,
-/// where it asks for that.
+/// where it asks for that;
+/// `forbidden`: writes to its pods that are not allowed.
 pub fn status<'a>(
     world: &World,
     gate: &Gate,
     before: &[Condition],
     views: impl Iterator<Item = (&'a str, &'a GateView)>,
     admission: Option<(&'static str, bool, String)>,
+    forbidden: Option<&ForbiddenWrites>,
     now: UnixSeconds,
 ) -> PodReadinessGateStatus {
     let mut pods = PodCounts::default();
@@ -50,19 +80,20 @@ pub fn status<'a>(
     }
     let summary = summary(&pods);
     let mut conditions = ConditionBuilder { gate, before, now, said: Vec::new() };
-    match (unseen(world, gate), unreadable) {
+    match (unseen(world, gate), forbidden, unreadable) {
         _ if world.surplus.contains_key(&gate.key()) => conditions.say("Ready", false, "TooManyGates", surplus()),
-        (Some(why), _) => conditions.say("Ready", false, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}")),
-        (None, Some(why)) => {
+        (Some(why), ..) => conditions.say("Ready", false, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}")),
+        (None, Some(forbidden), _) => conditions.say("Ready", false, "PatchForbidden", forbidden.said()),
+        (None, None, Some(why)) => {
             let then = format!("the operator cannot read the source: {why}; failMode is {:?}", gate.spec.fail_mode);
             conditions.say("Ready", false, "SourceUnreadable", then);
         }
-        (None, None) if pods.matched == 0 && pods.not_gated > 0 => {
+        (None, None, None) if pods.matched == 0 && pods.not_gated > 0 => {
             let message = format!("none of the {} selected pods lists {} in readinessGates", pods.not_gated, gate.spec.condition_type);
             conditions.say("Ready", true, "NoPodListsCondition", message);
         }
-        (None, None) if pods.matched == pods.true_ => conditions.say("Ready", true, "NoPodHeld", summary.clone()),
-        (None, None) => conditions.say("Ready", true, "PodsHeld", summary.clone()),
+        (None, None, None) if pods.matched == pods.true_ => conditions.say("Ready", true, "NoPodHeld", summary.clone()),
+        (None, None, None) => conditions.say("Ready", true, "PodsHeld", summary.clone()),
     }
     if beaten.is_empty() {
         conditions.say("Conflicting", false, "OnlyOne", "no other gate keeps this condition on the same pods".into());

@@ -14,7 +14,7 @@ use planner::{
         links::links,
         owners,
         policy_objects::policy,
-        status::status,
+        status::{ForbiddenWrites, status},
         world::{Attachment, GATES_PER_NAMESPACE, ObjectKey, PodCondition, Target},
     },
 };
@@ -228,7 +228,7 @@ fn a_source_that_cannot_be_read_keeps_opens_or_closes_as_told() {
         let broken = Source { found: Some(3), broken: Some("endpoints cannot be seen".into()) };
         world.services.insert(("web".into(), "db".into()), broken);
         let views = decide(&world, &key(), None, NOW).views;
-        let status = status(&world, &gate, &[], views.values().map(|view| ("p", view)), None, NOW);
+        let status = status(&world, &gate, &[], views.values().map(|view| ("p", view)), None, None, NOW);
         let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "SourceUnreadable"));
         assert!(ready.message.contains("endpoints cannot be seen") && ready.message.contains(mode), "{}", ready.message);
@@ -392,7 +392,7 @@ fn of_two_gates_with_one_condition_the_older_has_its_way_then_the_first_by_name(
         let loser = gates.iter().find(|gate| gate.name != winner).unwrap();
         let view = &plan.views[&loser.name];
         assert_eq!(view.beaten_by.as_deref(), Some(winner));
-        let status = status(&world, loser, &[], [("p", view)].into_iter(), None, NOW);
+        let status = status(&world, loser, &[], [("p", view)].into_iter(), None, None, NOW);
         let conflict = status.conditions.iter().find(|condition| condition.type_ == "Conflicting").unwrap();
         assert_eq!((conflict.status.as_str(), conflict.reason.as_str()), ("True", "SameConditionType"));
         assert!(conflict.message.contains(winner), "{}", conflict.message);
@@ -420,7 +420,7 @@ fn several_gates_of_a_pod_are_one_patch_and_the_status_counts_them() {
     let after = patched(&world.pods[&key()], &plan);
     world.pods.insert(key(), after);
     let views = decide(&world, &key(), None, NOW).views;
-    let status = status(&world, &other, &[], [("p", &views["held"])].into_iter(), None, NOW);
+    let status = status(&world, &other, &[], [("p", &views["held"])].into_iter(), None, None, NOW);
     assert_eq!((status.pods.matched, status.pods.true_, status.pods.false_), (1, 0, 1));
     assert_eq!((status.held[0].pod.as_str(), status.held[0].message.as_str()), ("p", "held by ops (drill)"));
     assert_eq!(status.summary, "True on 0 of 1 pods");
@@ -623,7 +623,7 @@ fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() 
     let ready = |name: &str| {
         let key = ("tenant".to_owned(), name.to_owned());
         let gate = world.gates.get(&key).or_else(|| world.surplus.get(&key)).unwrap();
-        let said = status(&world, gate, &[], std::iter::empty(), None, NOW).conditions;
+        let said = status(&world, gate, &[], std::iter::empty(), None, None, NOW).conditions;
         said.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| (condition.status, condition.reason)).unwrap()
     };
     assert_eq!(ready("gate-000"), ("True".to_owned(), "NoPodHeld".to_owned()));
@@ -668,4 +668,25 @@ fn a_resource_lists_what_gates_of_its_namespace_ask_its_pods_to_and_keeps_what_o
     assert!(found.watched, "what gates of nodes mean stays");
     let unlabelled = links(of_nodes, &world, false, "web", &Value::Null);
     assert_eq!((unlabelled.conditions.len(), unlabelled.kept), (0, None), "there may be others");
+}
+
+#[test]
+fn a_gate_whose_patches_are_forbidden_is_not_ready_and_says_so() {
+    let labelled = Pod { labels: texts(&[("open", "true")]), ..pod() };
+    let world = world(vec![gate("open", json!({"source": {"label": {"key": "open"}}}))], labelled);
+    let views = decide(&world, &key(), None, NOW).views;
+    let said = |views: &BTreeMap<String, planner::pod_gates::decide::GateView>, refused: Option<&'static str>| {
+        let seen = || views.values().map(|view| ("p", view));
+        let forbidden = ForbiddenWrites::of(seen(), |_| refused);
+        let gate = world.gates.values().next().unwrap();
+        let conditions = status(&world, gate, &[], seen(), None, forbidden.as_ref(), NOW).conditions;
+        conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap()
+    };
+    let ready = said(&views, Some("pods \"p\" is forbidden"));
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "PatchForbidden"));
+    assert!(ready.message.contains("1 pods, including p: pods \"p\" is forbidden"), "{}", ready.message);
+    assert_eq!(said(&views, None).status, "True");
+    // Another gate has something to write to the pod, this one has not.
+    let calm = views.into_iter().map(|(name, view)| (name, planner::pod_gates::decide::GateView { due: false, ..view })).collect();
+    assert_eq!(said(&calm, Some("no")).status, "True");
 }
