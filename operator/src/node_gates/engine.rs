@@ -21,7 +21,10 @@ use crate::{
 use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus, UnixSeconds};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::{
+    api::core::v1::{Node, Toleration},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::{
     Api, Client, ResourceExt as _,
     core::DeserializeGuard,
@@ -373,6 +376,8 @@ impl Engine {
             self.remember_taints(world, &resources);
             let absent = absent(world, &self.observer);
             let changed = std::mem::replace(&mut world.absent, absent.clone()) != absent || changed;
+            let tolerations = tolerations(world, &self.observer);
+            let changed = std::mem::replace(&mut world.tolerations, tolerations.clone()) != tolerations || changed;
             std::mem::replace(&mut world.incomplete, incomplete) != incomplete || changed
         };
         self.sources.adjust();
@@ -652,6 +657,16 @@ fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, GateView>>, node
 fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
     let exists = |(namespace, name): &Key| observer.resource(namespace, name).is_some() || observer.unreadable(namespace, name).is_some();
     world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
+}
+
+/// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that is not there or cannot be decoded.
+fn tolerations(world: &World, observer: &Observer) -> BTreeMap<Key, Vec<Toleration>> {
+    let of = |(namespace, name): &Key| {
+        let resource = observer.resource(namespace, name)?;
+        let listed = resource.spec.template.pointer("/spec/tolerations").cloned().unwrap_or_else(|| serde_json::json!([]));
+        serde_json::from_value(listed).ok()
+    };
+    world.wanted_replicas().into_iter().filter_map(|key| Some((key.clone(), of(&key)?))).collect()
 }
 
 /// Whether another node may lose its release; the room is taken with the answer.

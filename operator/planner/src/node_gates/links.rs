@@ -41,11 +41,10 @@ pub fn links<'a>(
     for gate in gates {
         let taint = &gate.spec.taint;
         let key_and_effect = (taint.key.clone(), taint.effect.as_str().to_owned());
-        let injected = gate.spec.tolerations.as_ref().is_none_or(|tolerations| tolerations.inject != Inject::None);
         for wanted in gate.spec.requirements.iter().filter_map(|requirement| requirement.ingress_daemon_set.as_ref()) {
             let link = links.entry((wanted.namespace.clone(), wanted.name.clone())).or_default();
             link.watched = true;
-            if injected {
+            if injects(gate) {
                 borne.insert(key_and_effect.clone());
             }
             if taint.effect == Effect::NoExecute && !link.evicting.contains(taint) {
@@ -67,6 +66,11 @@ pub fn links<'a>(
         links.entry(key).or_default().watched = true;
     }
     links
+}
+
+/// The operator adds the toleration of the gate's taint to pods that are asked for.
+pub(crate) fn injects(gate: &Gate) -> bool {
+    gate.spec.tolerations.as_ref().is_none_or(|tolerations| tolerations.inject != Inject::None)
 }
 
 /// Whenever one requirement is not met, the taint comes: of mode Bootstrap it does once, and with other requirements beside it

@@ -1,7 +1,10 @@
 //! Gates that could never open: what they wait for cannot come while their taint is there.
 
-use super::world::{Gate, World, pod_source};
-use crate::facts::scheduling::tolerates;
+use super::{
+    links::injects,
+    world::{Gate, World, pod_source},
+};
+use crate::facts::scheduling::{daemon_tolerations, tolerates};
 use crds::node_readiness_gate::{Effect, Policy, Requirement};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeSet;
@@ -54,6 +57,9 @@ fn trouble<'w>(world: &'w World, gate: &'w Gate, requirement: &Requirement, wait
     let what = if let Some(wanted) = &requirement.daemon_set {
         let key = (wanted.namespace.clone(), wanted.name.clone());
         locked_out_daemon_set(world, gate, &key).then(|| format!("the pods of DaemonSet {}/{}", key.0, key.1))?
+    } else if let Some(wanted) = &requirement.ingress_daemon_set {
+        let key = (wanted.namespace.clone(), wanted.name.clone());
+        locked_out_replicas(world, gate, &key).then(|| format!("the pods of IngressDaemonSet {}/{}", key.0, key.1))?
     } else {
         let source = pod_source(requirement).filter(|_| requirement.pods.is_some())?;
         locked_out_pods(world, gate, requirement).then(|| format!("the {source}"))?
@@ -88,6 +94,15 @@ fn locked_out_daemon_set(world: &World, gate: &Gate, key: &(String, String)) -> 
     let Some(Some(found)) = world.daemon_sets.get(key).and_then(|source| source.found.as_ref()) else { return false };
     // Also where the operator is to see to it: it makes no difference to a node before the template says so.
     !bears(gate, found.pod.tolerations.iter().flatten())
+}
+
+/// No gate gives its pods the toleration, and its template has none.
+fn locked_out_replicas(world: &World, gate: &Gate, key: &(String, String)) -> bool {
+    let Some(own) = world.tolerations.get(key) else { return false };
+    let taint = &gate.spec.taint;
+    let gives =
+        |other: &Gate| other.has_taint(&taint.key, taint.effect.as_str()) && injects(other) && other.ingress_daemon_sets().next().is_some();
+    !world.gates.values().any(|other| gives(other)) && !bears(gate, own.iter().chain(&daemon_tolerations(false)))
 }
 
 /// There are such pods, and none of them bears the taint. Pods of a `DaemonSet` that gets the toleration bear it.

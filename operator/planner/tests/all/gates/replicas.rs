@@ -6,6 +6,7 @@ use planner::{
     gates_shared::ReplicaHealth,
     node_gates::{
         Gate,
+        satisfiable::unsatisfiable,
         status::{Circumstances, status},
     },
 };
@@ -165,4 +166,37 @@ fn replicas_that_were_ready_before_their_node_was_lost_or_started_again_do_not_c
     with_replicas(&mut life, fresh);
     life.after(20);
     assert!(life.after(20).is_tainted());
+}
+
+#[test]
+fn a_gate_whose_taint_keeps_new_replicas_away_is_not_enforced() {
+    let toleration = |key: &str| vec![serde_json::from_value(json!({"key": key, "operator": "Exists"})).unwrap()];
+    let key = || ("edge".to_owned(), "web".to_owned());
+    for (name, injects, effect, template, enforced) in [
+        ("the operator adds it", true, "NoSchedule", Some(vec![]), true),
+        ("nobody adds it", false, "NoSchedule", Some(vec![]), false),
+        ("nobody adds it, and pods are evicted", false, "NoExecute", Some(vec![]), false),
+        ("another one", false, "NoSchedule", Some(toleration("other")), false),
+        ("the template has it", false, "NoSchedule", Some(toleration(KEY)), true),
+        ("the template is not known", false, "NoSchedule", None, true),
+        ("it keeps nobody away", false, "PreferNoSchedule", Some(vec![]), true),
+    ] {
+        let mut gate = replicas_gate("Hold");
+        gate.spec.taint.effect = serde_json::from_value(json!(effect)).unwrap();
+        if !injects {
+            gate.spec.tolerations = serde_json::from_value(json!({"inject": "None"})).unwrap();
+        }
+        let mut life = Life::new(vec![gate.clone()]);
+        life.world.tolerations.extend(template.map(|template| (key(), template)));
+        let why = unsatisfiable(&life.world, &gate);
+        assert_eq!((why.is_none(), life.settle().is_tainted()), (enforced, enforced), "{name}: {why:?}");
+        if let Some((reason, message)) = why {
+            assert!(reason == "NotTolerated" && message.contains("IngressDaemonSet edge/web"), "{message}");
+        }
+        // The pods get it all the same, for another gate that has the same taint.
+        let mut other = replicas_gate("Hold");
+        (other.uid, other.name, other.spec.taint.effect) = ("b".into(), "gate-b".into(), gate.spec.taint.effect);
+        life.world.gates.insert("b".into(), Arc::new(other));
+        assert_eq!(unsatisfiable(&life.world, &gate), None, "{name}");
+    }
 }
