@@ -42,7 +42,12 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
         status.observed_generation.is_some() || conditions.iter().any(|condition| condition.observed_generation.is_some());
     let listed = conditions.into_iter().filter(|condition| gates.contains(&condition.type_));
     let annotations = pod.metadata.annotations.into_iter().flatten();
-    let restarts = status.container_statuses.iter().flatten().map(|container| u32::try_from(container.restart_count).unwrap_or(0));
+    // A container that starts before the others and stays restarts like them; one that ends is run again with a new sandbox alone.
+    let stays = |container: &core::Container| container.restart_policy.as_deref() == Some("Always");
+    let sidecars: BTreeSet<_> = spec.init_containers.iter().flatten().filter(|container| stays(container)).map(|it| &it.name).collect();
+    let sidecars = status.init_container_statuses.iter().flatten().filter(|container| sidecars.contains(&container.name));
+    let restarts = status.container_statuses.iter().flatten().chain(sidecars).map(|it| u32::try_from(it.restart_count).unwrap_or(0));
+    let restarts = restarts.fold(0, u32::saturating_add);
     let facts = Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
         version: version(pod.metadata.resource_version.as_deref()),
@@ -53,7 +58,7 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
         node: spec.node_name.unwrap_or_default(),
         address: status.pod_ip.unwrap_or_default(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
-        restarts: restarts.fold(0, u32::saturating_add),
+        restarts,
         conditions: listed.map(condition).collect(),
         gates,
         keeps_generation,
@@ -108,7 +113,10 @@ mod tests {
                 "namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2,
                 "annotations": {"example.com/read": "true", "example.com/long": "x".repeat(1_000)},
             },
-            "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/a"}]},
+            "spec": {
+                "containers": [], "readinessGates": [{"conditionType": "example.com/a"}],
+                "initContainers": [{"name": "init"}, {"name": "sidecar", "restartPolicy": "Always"}],
+            },
             "status": {
                 "conditions": [
                     {"type": "Ready", "status": "True", "observedGeneration": 2},
@@ -119,13 +127,17 @@ mod tests {
                     {"name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 2},
                     {"name": "b", "image": "", "imageID": "", "ready": true, "restartCount": 1},
                 ],
+                "initContainerStatuses": [
+                    {"name": "init", "image": "", "imageID": "", "ready": true, "restartCount": 100},
+                    {"name": "sidecar", "image": "", "imageID": "", "ready": true, "restartCount": 4},
+                ],
             },
         });
         let (key, pod) = pod(serde_json::from_value(object).unwrap(), &["example.com/read".to_owned()].into());
         let kept = ["example.com/read", "example.com/long"].map(|key| pod.annotations.get(key).map(String::as_str));
         assert_eq!(kept, [Some("true"), None]);
         assert_eq!(key, ("web".into(), "p".into()));
-        assert_eq!((pod.version, pod.restarts, pod.keeps_generation), (7, 3, true));
+        assert_eq!((pod.version, pod.restarts, pod.keeps_generation), (7, 7, true));
         let kept: Vec<_> = pod.conditions.iter().map(|condition| (condition.type_.as_str(), condition.transition.as_deref())).collect();
         assert_eq!(kept, [("example.com/a", Some("2026-11-22T12:00:00Z"))]);
     }

@@ -12,13 +12,16 @@ use planner::{
 use serde_json::{Value, json};
 
 fn template(image: &str) -> Value {
+    let variable =
+        |label: &str| json!({ "name": "SHOWN", "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.labels['{label}']") } } });
     json!({
         "metadata": { "labels": { "app": "edge" } },
         "spec": {
-            "initContainers": [{ "name": "init", "image": "init:1" }],
-            "containers": [{ "name": "proxy", "image": image, "args": ["-v"], "env": [
-                { "name": "TRACK", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['track']" } } },
-            ] }],
+            "initContainers": [
+                { "name": "init", "image": "init:1", "env": [variable("team")] },
+                { "name": "sidecar", "image": "sidecar:1", "restartPolicy": "Always", "env": [variable("zone")] },
+            ],
+            "containers": [{ "name": "proxy", "image": image, "args": ["-v"], "env": [variable("track")] }],
         },
     })
 }
@@ -26,7 +29,7 @@ fn template(image: &str) -> Value {
 #[test]
 fn only_what_a_running_pod_can_take_is_done_in_place() {
     type Edit = fn(&mut Value);
-    let table: [(&str, Edit, Result<(), RecreateReason>); 10] = [
+    let table: [(&str, Edit, Result<(), RecreateReason>); 11] = [
         ("an image", |t| t["spec"]["containers"][0]["image"] = "proxy:2".into(), Ok(())),
         ("a label", |t| t["metadata"]["labels"]["team"] = "web".into(), Ok(())),
         ("a label less", |t| t["metadata"]["labels"] = json!({}), Ok(())),
@@ -44,6 +47,7 @@ fn only_what_a_running_pod_can_take_is_done_in_place() {
             Err(RecreateReason::RestartedAt),
         ),
         ("a label that a variable shows", |t| t["metadata"]["labels"]["track"] = "b".into(), Err(RecreateReason::Environment)),
+        ("a label that a sidecar's variable shows", |t| t["metadata"]["labels"]["zone"] = "b".into(), Err(RecreateReason::Environment)),
         ("the tag that is always pulled", |t| t["spec"]["containers"][0]["image"] = "proxy:latest".into(), Err(RecreateReason::PullPolicy)),
     ];
     for (what, edit, expected) in table {

@@ -26,7 +26,9 @@ pub fn templates(former: &Value, wanted: &Value) -> Result<(), RecreateReason> {
         let variables = container["env"].as_array().into_iter().flatten();
         variables.filter_map(|variable| variable["valueFrom"]["fieldRef"]["fieldPath"].as_str()).any(|path| fields.contains(path))
     };
-    if change::containers(wanted).any(reads_one) {
+    let stays = |container: &&Value| container["restartPolicy"] == "Always";
+    let sidecars = wanted["spec"]["initContainers"].as_array().into_iter().flatten().filter(stays);
+    if change::containers(wanted).chain(sidecars).any(reads_one) {
         return Err(RecreateReason::Environment);
     }
     let by_default = |place: usize| change::containers(wanted).nth(place).is_some_and(|container| container["imagePullPolicy"].is_null());
