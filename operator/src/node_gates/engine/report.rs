@@ -166,10 +166,15 @@ impl Engine {
         world.gates.values().filter(|gate| self.in_force.contains_key(&gate.uid)).map(|gate| (Arc::clone(gate), of(gate))).collect()
     }
 
+    /// Nodes that carry something of the gate; those that are being deleted take it with them.
+    fn carrying(&self, uid: &str) -> usize {
+        let key = annotation_key(uid);
+        self.observer.nodes().values().filter(|node| !node.deleting && node.annotations.contains_key(&key)).count()
+    }
+
     /// What the deletion of a gate waits for.
     fn deletion(&self, uid: &str) -> Deletion {
-        let key = annotation_key(uid);
-        let nodes = self.observer.nodes().values().filter(|node| node.annotations.contains_key(&key)).count();
+        let nodes = self.carrying(uid);
         Deletion { nodes: u32::try_from(nodes).unwrap_or(u32::MAX), admission: self.admission.lingers(uid) }
     }
 
@@ -262,10 +267,8 @@ impl Engine {
 
     /// The finalizer goes when no node carries anything of the gate any more.
     fn let_go(&mut self, object: &NodeReadinessGate, uid: &str) -> Option<GatePatch> {
-        let key = annotation_key(uid);
-        let nodes = self.observer.nodes();
         // Nodes that were tainted at their creation and not seen before are in the sweep that began with the deletion.
-        if !self.swept.is_empty() || nodes.values().any(|node| node.annotations.contains_key(&key)) {
+        if !self.swept.is_empty() || self.carrying(uid) > 0 {
             self.status_due = true;
             return None;
         }

@@ -510,6 +510,21 @@ async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_not
     assert_eq!(status["nodes"]["held"], 2);
 }
 
+/// Looks for policies of gates, and finds none.
+async fn find_no_policies(engine: &Engine) {
+    let sync = NodePolicySync::new(
+        engine.client.clone(),
+        Arc::clone(&engine.state),
+        Arc::clone(&engine.admission),
+        None,
+        policy_sync::versions(true),
+    );
+    tokio::spawn(policy_sync::run(sync));
+    while engine.admission.is_present("g1") {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_is_not() {
     let server = Arc::new(Mutex::new(Server::default()));
@@ -522,18 +537,7 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
     let mut going = gate();
     going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
     going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
-    // It finds no policies.
-    let sync = NodePolicySync::new(
-        engine.client.clone(),
-        Arc::clone(&engine.state),
-        Arc::clone(&engine.admission),
-        None,
-        policy_sync::versions(true),
-    );
-    tokio::spawn(policy_sync::run(sync));
-    while engine.admission.is_present("g1") {
-        tokio::task::yield_now().await;
-    }
+    find_no_policies(&engine).await;
     engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
     engine.refresh_gates().await;
     settle(&mut engine).await;
@@ -543,6 +547,28 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
     server.lock().unwrap().refuses = None;
     engine.failures.clear();
     engine.sweep();
+    settle(&mut engine).await;
+    report(&mut engine).await;
+    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
+    assert_eq!(body["metadata"]["finalizers"], json!([]), "{body}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_being_deleted_does_not_keep_a_gate_from_going() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    settle(&mut engine).await;
+    let mut node = server.lock().unwrap().nodes["n1"].clone();
+    assert!(node["metadata"]["annotations"].get(annotation_key("g1")).is_some(), "{node}");
+    // Somebody's finalizer keeps it.
+    node["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    engine.observer.learn(serde_json::from_value(node).unwrap());
+    let mut going = gate();
+    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
+    find_no_policies(&engine).await;
+    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
     settle(&mut engine).await;
     report(&mut engine).await;
     let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
