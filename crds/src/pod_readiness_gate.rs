@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// Conditions that Kubernetes writes itself; none of them is ever written for a gate.
-pub const RESERVED_CONDITIONS: [&str; 10] = [
+/// Conditions that Kubernetes writes itself, and the one of updates in place; none of them is ever written for a gate.
+pub const RESERVED_CONDITIONS: [&str; 11] = [
     "Ready",
     "ContainersReady",
     "PodScheduled",
@@ -27,15 +27,16 @@ pub const RESERVED_CONDITIONS: [&str; 10] = [
     "PodResizePending",
     "PodResizeInProgress",
     "AllContainersRestarting",
+    names::IN_PLACE_GATE,
 ];
 
-/// Type of a condition of pods that Kubernetes does not write itself.
+/// Type of a condition of pods that neither Kubernetes nor an update in place writes.
 fn condition_type_schema(_: &mut SchemaGenerator) -> Schema {
     let qualified = (KEY, "must be the type of a condition such as www.example.com/feature-1");
     let reserved = format!("!(self in ['{}'])", RESERVED_CONDITIONS.join("', '"));
     let foreign = (
         reserved.as_str(),
-        "must not be a condition that Kubernetes writes itself, such as Ready: choose one in your own domain, such as www.example.com/feature-1",
+        "must not be a condition that Kubernetes or the operator writes itself, such as Ready: choose one in your own domain, such as www.example.com/feature-1",
     );
     checked(json!({"type": "string", "minLength": 1, "maxLength": 317}), &[qualified, foreign])
 }

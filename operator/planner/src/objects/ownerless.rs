@@ -7,7 +7,7 @@ use crate::{
     pod_gates::decide::reasons,
     snapshot::Snapshot,
 };
-use crds::{UnixSeconds, names, pod_readiness_gate::RESERVED_CONDITIONS};
+use crds::{UnixSeconds, pod_readiness_gate::RESERVED_CONDITIONS};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn ownerless(snapshot: &Snapshot, managed: &ManagedNode<'_>, targets: Option<&Ta
     let deployment = managed.deployment?;
     let written = listed(&targets?.at(deployment.revision())?.template);
     let mut ownerless = listed(deployment.spec.held("template"));
-    let is_ours = |type_: &String| *type_ != names::IN_PLACE_GATE && !RESERVED_CONDITIONS.contains(&type_.as_str());
+    let is_ours = |type_: &String| !RESERVED_CONDITIONS.contains(&type_.as_str());
     ownerless.retain(|type_| is_ours(type_) && !written.contains(type_) && !kept.contains(type_));
     Some(ownerless)
 }

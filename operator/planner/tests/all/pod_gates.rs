@@ -690,3 +690,12 @@ fn a_gate_whose_patches_are_forbidden_is_not_ready_and_says_so() {
     let calm = views.into_iter().map(|(name, view)| (name, planner::pod_gates::decide::GateView { due: false, ..view })).collect();
     assert_eq!(said(&calm, Some("no")).status, "True");
 }
+
+#[test]
+fn the_condition_of_updates_in_place_has_no_second_writer() {
+    // The definition refuses such a gate; an older one let it through.
+    let mut gate = by_label(json!({"default": "True"}));
+    gate.spec.condition_type = crds::names::IN_PLACE_GATE.to_owned();
+    let pod = Pod { gates: vec![crds::names::IN_PLACE_GATE.to_owned()], ..labelled("true") };
+    assert_eq!(decide(&world(vec![gate], pod), &key(), None, NOW).patch, None);
+}
