@@ -389,7 +389,7 @@ pub struct ReleaseTimeout {
     /// Time after which the action applies.
     #[schemars(schema_with = "crate::schema::duration_schema")]
     pub after: Duration,
-    /// Report (default): status, event and metric say so. Release: the operator also removes the taint.
+    /// Report (default): status and metric say so. Release: the operator also removes the taint.
     #[serde(default)]
     pub action: TimeoutAction,
 }
@@ -397,7 +397,7 @@ pub struct ReleaseTimeout {
 /// Action for a node that keeps the taint for too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TimeoutAction {
-    /// Status, event and metric say so.
+    /// Status and metric say so.
     #[default]
     Report,
     /// The node is released, too.

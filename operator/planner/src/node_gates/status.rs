@@ -200,7 +200,12 @@ fn conditions(
             say("Ready", false, reason, message);
         }
         (None, None, Some(unseen), _) => {
-            say("Ready", false, "SourceUnavailable", format!("{unseen}; nodes do not change until the source is available"));
+            say(
+                "Ready",
+                false,
+                "SourceUnavailable",
+                format!("{unseen}; until the source is available the requirement decides nothing, and the others still count"),
+            );
         }
         (None, None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
         (None, None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
@@ -227,7 +232,7 @@ fn conditions(
         );
         say("BudgetExhausted", true, "TooManyRegressions", message);
     } else {
-        say("BudgetExhausted", false, "WithinBudget", "every node that is not ready has the taint".into());
+        say("BudgetExhausted", false, "WithinBudget", "no node keeps its release because of the budget".into());
     }
     if gate.spec.taint.effect == Effect::NoExecute && gate.ingress_daemon_sets().next().is_some() {
         if kept.spared > 0 {
