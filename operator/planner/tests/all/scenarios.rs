@@ -617,6 +617,21 @@ fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another(
     snapshot.pulls.values_mut().flatten().for_each(|pull| pull.terminating = true);
     let again = begun(&planner::decide(&snapshot));
     assert!(again.iter().any(|(node, _)| node == "n0"), "{again:?}");
+
+    // Nor does the rollout wait without a word where the API server takes no such pod.
+    snapshot.pulls.clear();
+    snapshot.refusals = ["n0", "n1"].map(|node| (node.to_owned(), "exceeded quota".to_owned())).into();
+    let plan = planner::decide(&snapshot);
+    assert_eq!(begun(&plan), []);
+    let blocked = plan.status.blocked.unwrap();
+    assert!(blocked.message.contains("exceeded quota"), "{blocked:?}");
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+    let mut back = operator.snapshot(&world).unwrap();
+    back.resource.spec.update_strategy = snapshot.resource.spec.update_strategy.clone();
+    back.resource.spec.rollback_to = Some(serde_json::from_value(json!({"revision": 0})).unwrap());
+    back.refusals = snapshot.refusals.clone();
+    let granted = planner::decide(&back).status.rollout.unwrap().grants;
+    assert_eq!(granted.len(), 1, "the way back does not wait for images");
 }
 
 #[test]
