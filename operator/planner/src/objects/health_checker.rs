@@ -131,7 +131,7 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
     }
 }
 
-/// Nodes of the resource that are not Ready: the DaemonSet's controller makes pods for them that no kubelet starts.
+/// Nodes of the resource that are not Ready: the controller of a `DaemonSet` makes pods for them that no kubelet starts.
 fn lost(snapshot: &Snapshot) -> i32 {
     let uid8 = snapshot.resource.uid8();
     let lost = snapshot.nodes.values().filter(|node| !node.ready && node.is_used_by(uid8)).count();

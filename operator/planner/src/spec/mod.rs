@@ -326,9 +326,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         });
     }
     warnings.extend(ignored_selector(spec));
-    if degrades {
-        warnings.extend(ignored_marks(&rolling));
-    }
+    warnings.extend(degrades.then(|| ignored_marks(&rolling)).flatten());
     let pods_per_node = or_default(&mut errors, pods_per_node(spec));
     let ports = or_default(&mut errors, health_ports(spec));
     let template = or_default(&mut errors, parse_template(stored));
