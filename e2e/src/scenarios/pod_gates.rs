@@ -159,8 +159,9 @@ async fn demo_and_holds(bed: &mut Bed) -> Result<()> {
 async fn bad_gates(bed: &Bed) -> Result<()> {
     let label = || json!({ "label": { "key": "example" } });
     for (what, gate) in [
-        ("must not be a condition that Kubernetes writes itself", gate("g", "Ready", &label(), &json!({}))),
-        ("must not be a condition that Kubernetes writes itself", gate("g", "ContainersReady", &label(), &json!({}))),
+        ("must not be a condition that Kubernetes or the operator writes itself", gate("g", "Ready", &label(), &json!({}))),
+        ("must not be a condition that Kubernetes or the operator writes itself", gate("g", "ContainersReady", &label(), &json!({}))),
+        ("must not be a condition that Kubernetes or the operator writes itself", gate("g", names::IN_PLACE_GATE, &label(), &json!({}))),
         ("must be the type of a condition", gate("g", "a b", &label(), &json!({}))),
         ("a source must have exactly one of", gate("g", DEMO, &json!({}), &json!({}))),
         ("a source must have exactly one of", gate("g", DEMO, &json!({ "label": { "key": "a" }, "manual": {} }), &json!({}))),

@@ -8,7 +8,7 @@ use crate::{
     plan::NodeProgress,
     reason::{self, Reason, failure_word},
     rollout::{proof::RevisionFailure, rollout_state},
-    spec::ResolvedSpec,
+    spec::{ResolvedSpec, pods_per_node},
     status::blocked::is_under_way,
     window::Windows,
 };
@@ -140,11 +140,12 @@ impl Pass<'_> {
     pub(super) fn hold_for_spec(&mut self, managed_nodes: &[ManagedNode<'_>]) {
         self.hold_rejected(managed_nodes);
         let resource = &self.snapshot.resource;
+        let wanted = pods_per_node(&resource.spec).ok();
         let last = resource.status.as_ref().map_or("", |status| status.revisions.effective.as_str());
         for managed in
             managed_nodes.iter().filter(|managed| managed.chosen && !self.plan.node_states.contains_key(managed.name)).collect::<Vec<_>>()
         {
-            let scaled = managed.deployment.map(DeploymentFacts::replicas) == resource.last_replicas();
+            let scaled = managed.deployment.map(DeploymentFacts::replicas) == wanted;
             let as_wanted = managed.is_at(last) && scaled && managed.settled;
             if !as_wanted {
                 self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec);

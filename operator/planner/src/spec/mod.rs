@@ -456,7 +456,7 @@ fn topology(rolling: &RollingUpdate) -> Result<Option<Topology>, SpecProblem> {
 }
 
 /// `podsPerNode: 1` cannot be told from the schema's default, so it counts as unset beside `replicas`.
-fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, SpecProblem> {
+pub(crate) fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, SpecProblem> {
     match (spec.pods_per_node, spec.replicas) {
         (given, None) => Ok(given),
         (1, Some(alias)) => Ok(alias),

@@ -200,6 +200,24 @@ fn ready_reconciling_and_stalled_follow_a_rollout() {
 }
 
 #[test]
+fn a_spec_that_is_not_valid_holds_only_the_nodes_that_it_wants_otherwise_by_either_name() {
+    let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
+    let mut held = |pods: i32, alias: Option<i32>| {
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                (resource.spec.pods_per_node, resource.spec.replicas) = (pods, alias);
+                resource.spec.rollback_to = Some(serde_json::from_value(json!({"revision": 7})).unwrap());
+                resource.generation += 1;
+            });
+        });
+        let plan = seconds(&mut world, &mut operator, 3);
+        assert_eq!(condition(&plan, "Valid"), Some(("False", "RevisionNotFound")));
+        plan.node_states.len()
+    };
+    assert_eq!([held(2, None), held(1, Some(2)), held(0, None), held(1, Some(0))], [0, 0, 2, 2]);
+}
+
+#[test]
 fn a_step_of_all_nodes_is_passed_though_nodes_join_all_the_time() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": "100%", "soak": "60s"}]}), 3, 2);
     edit(&mut world, |wish| wish.image = 2);
