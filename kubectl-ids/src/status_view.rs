@@ -34,7 +34,7 @@ pub struct StatusView {
     pub current: bool,
     /// Nothing is left to do, and nothing is under way.
     pub complete: bool,
-    /// Nothing is under way, and nodes keep another revision for good, because they are skipped or have no pods.
+    /// Nothing is under way, and nodes keep another revision because they are to have no pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
     /// Nothing goes on until somebody acts: why.
@@ -134,9 +134,7 @@ impl StatusView {
             message: progressing.map_or("no status from the operator yet", |condition| &condition.message).to_owned(),
             current,
             complete: current && grants.is_empty() && progressing.is_some_and(|condition| condition.reason == "Complete"),
-            over: is_true("Ready")
-                .filter(|ready| current && is_over(&ready.reason, &status.node_states))
-                .map(|ready| ready.message.clone()),
+            over: is_true("Ready").filter(|ready| current && ready.reason == "ScaledToZero").map(|ready| ready.message.clone()),
             stalled: is_true("Stalled").filter(|_| current).map(|condition| condition.message.clone()),
             blocked: status.blocked.clone(),
             eta: status.eta.clone(),
@@ -291,12 +289,6 @@ fn left(time: &str, now: UnixSeconds) -> Option<String> {
 
 fn granted((node, grant): (&String, &crds::ledger::Grant)) -> Granted {
     Granted { node: node.clone(), kind: grant.kind, id: grant.id, granted_at: grant.granted_at }
-}
-
-/// Whether a resource that is ready for this reason waits for nothing more. The reason speaks of one of the nodes that keep their
-/// revision; others may wait for an order.
-fn is_over(reason: &str, states: &[NodeState]) -> bool {
-    reason == "ScaledToZero" || reason == "Skipped" && states.iter().all(|state| state.reason == reason)
 }
 
 /// Whether a condition tells of a fault. An unknown one does when it is True, for the operator may be newer.

@@ -277,11 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_end_does_not_wait_for_skipped_nodes() {
+    fn who_waits_for_the_end_does_not_wait_where_no_node_is_to_have_pods() {
         let mut resource = resource("1");
-        let ready =
-            json!({ "type": "Ready", "status": "True", "reason": "Skipped", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let state = json!({ "name": "n1", "phase": "Waiting", "since": "2026-01-01T00:00:00Z", "reason": "Skipped", "message": "" });
+        let ready = json!({ "type": "Ready", "status": "True", "reason": "ScaledToZero", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let state = json!({ "name": "n1", "phase": "Waiting", "since": "2026-01-01T00:00:00Z", "reason": "WithoutPods", "message": "" });
         let nodes =
             json!({ "desired": 1, "current": 1, "updated": 0, "ready": 1, "available": 1, "unavailable": 0, "degraded": 0, "detached": 0 });
         let status =

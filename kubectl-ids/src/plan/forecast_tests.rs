@@ -262,7 +262,7 @@ fn of_a_status_without_a_fault_no_condition_is_shown() {
 }
 
 #[test]
-fn a_rollout_is_over_when_only_skipped_nodes_keep_their_revision_or_no_node_has_pods() {
+fn a_rollout_is_over_when_no_node_is_to_have_pods() {
     let without_checkers = |version: &str, pods: u32| spec(version, json!({ "healthCheckNodePorts": [], "podsPerNode": pods }));
     let begin = |pods: u32| {
         let mut snapshot = nothing_runs();
@@ -278,8 +278,8 @@ fn a_rollout_is_over_when_only_skipped_nodes_keep_their_revision_or_no_node_has_
     let mut skipped = begin(2);
     let nodes = Arc::make_mut(&mut skipped.nodes);
     Arc::make_mut(nodes.get_mut("n1").unwrap()).annotations.insert(names::SKIP_ANNOTATION.into(), "web/edge".into());
-    let said = change(skipped.clone(), without_checkers("2", 2));
-    assert_eq!(said.as_deref(), Some("all 4 nodes serve, 3 of them with the wanted revision"));
+    // The order may be taken back at any moment, and the status is as old as the operator's last look.
+    assert_eq!(change(skipped.clone(), without_checkers("2", 2)), None);
     assert_eq!(change(begin(0), without_checkers("2", 0)).as_deref(), Some("podsPerNode is 0"));
     // A partition is an order to wait for.
     let partition = json!({ "healthCheckNodePorts": [], "updateStrategy": { "rollingUpdate": { "partition": 2 } } });
