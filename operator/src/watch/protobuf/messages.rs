@@ -263,7 +263,6 @@ messages! {
     }
     PodStatus of v1::PodStatus {
         optional: phase = "1", message = "3", reason = "4";
-        times: start_time = "7";
         lists: conditions = "2" of PodCondition, container_statuses = "8" of ContainerStatus, init_container_statuses = "10" of ContainerStatus;
         #[prost(int64, tag = "17")]
         observed_generation: i64 => given,
