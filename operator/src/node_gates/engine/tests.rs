@@ -510,8 +510,11 @@ async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_not
     assert_eq!(status["nodes"]["held"], 2);
 }
 
-/// Looks for policies of gates, and finds none.
-async fn find_no_policies(engine: &Engine) {
+/// Somebody deletes the gate, of which no policy is left.
+async fn delete_gate(engine: &mut Engine) {
+    let mut going = gate();
+    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
     let sync = NodePolicySync::new(
         engine.client.clone(),
         Arc::clone(&engine.state),
@@ -523,6 +526,9 @@ async fn find_no_policies(engine: &Engine) {
     while engine.admission.is_present("g1") {
         tokio::task::yield_now().await;
     }
+    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
+    engine.refresh_gates().await;
+    settle(engine).await;
 }
 
 #[tokio::test]
@@ -534,13 +540,7 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
     let (.., status) = condition(&server, "Ready");
     assert_eq!(status["taints"], json!([{"key": gate().spec.taint.key, "effect": "NoSchedule"}]), "what it may take from nodes later");
     server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
-    let mut going = gate();
-    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
-    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
-    find_no_policies(&engine).await;
-    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    settle(&mut engine).await;
+    delete_gate(&mut engine).await;
     report(&mut engine).await;
     let (ready, reason, status) = condition(&server, "Ready");
     assert_eq!((ready.as_str(), reason.as_str()), ("False", "DeletionBlocked"), "{status}");
@@ -563,13 +563,7 @@ async fn a_node_that_is_being_deleted_does_not_keep_a_gate_from_going() {
     // Somebody's finalizer keeps it.
     node["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     engine.observer.learn(serde_json::from_value(node).unwrap());
-    let mut going = gate();
-    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
-    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
-    find_no_policies(&engine).await;
-    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    settle(&mut engine).await;
+    delete_gate(&mut engine).await;
     report(&mut engine).await;
     let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
     assert_eq!(body["metadata"]["finalizers"], json!([]), "{body}");
