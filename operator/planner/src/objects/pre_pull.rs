@@ -110,10 +110,14 @@ pub fn begin(snapshot: &Snapshot, managed: &ManagedNode<'_>, settings: &Resolved
     Action::CreatePod { node: managed.name.to_owned(), name, body: Box::new(body) }
 }
 
+/// When a pod makes way for another, if its kubelet gave it up.
+fn makes_way_at(pull: &PullFacts) -> Option<UnixSeconds> {
+    (pull.given_up && !pull.terminating).then(|| pull.created.saturating_add(AGAIN_AFTER))
+}
+
 /// When the next pod that its kubelet gave up makes way for another.
 pub fn again_at(snapshot: &Snapshot) -> Option<UnixSeconds> {
-    let given_up = snapshot.pulls.values().flatten().filter(|pull| pull.given_up && !pull.terminating);
-    given_up.map(|pull| pull.created.saturating_add(AGAIN_AFTER)).filter(|at| *at > snapshot.now).min()
+    snapshot.pulls.values().flatten().filter_map(makes_way_at).filter(|at| *at > snapshot.now).min()
 }
 
 /// Pods that have done what they were for or that their kubelet gave up, and those whose images are wanted no more.
@@ -126,7 +130,7 @@ pub fn over(snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> Vec<Actio
         })
     };
     let all = snapshot.pulls.iter().flat_map(|(node, pulls)| pulls.iter().map(move |pull| (node, pull)));
-    let failed = |pull: &PullFacts| pull.given_up && pull.created.saturating_add(AGAIN_AFTER) <= snapshot.now;
+    let failed = |pull: &PullFacts| makes_way_at(pull).is_some_and(|at| at <= snapshot.now);
     let over = all.filter(|(node, pull)| !pull.terminating && (failed(pull) || !waits(node, pull)));
     over.map(|(_, pull)| Action::DeletePod { name: pull.name.clone(), uid: Some(pull.uid.clone()), resource_version: None }).collect()
 }

@@ -126,15 +126,14 @@ impl GrantRules<'_> {
 
     /// The images come first, on as many nodes at once as may be under way, and as many again.
     fn pulling(&self, managed: &ManagedNode<'_>, kind: GrantReason, slots: &SlotPool<'_>, grant_plan: &mut GrantPlan) -> Option<Reason> {
-        let refusal = self.snapshot.refusals.get(managed.name);
         let goes_back = self.targets.is_some_and(|targets| targets.origin != RevisionOrigin::Spec);
-        let reason = match pre_pull::pull(self.snapshot, managed, kind) {
-            Pull::Done => return None,
-            Pull::UnderWay(trouble) => Reason::PrePulling(trouble),
+        let reason = match (pre_pull::pull(self.snapshot, managed, kind), self.snapshot.refusals.get(managed.name)) {
+            (Pull::Done, _) => return None,
+            (Pull::UnderWay(trouble), _) => Reason::PrePulling(trouble),
             // The way back is not to wait for what nobody allows.
-            Pull::ToBegin if refusal.is_some() && goes_back => return None,
-            Pull::ToBegin if refusal.is_some() => Reason::PodsRefused(refusal.cloned().unwrap_or_default()),
-            Pull::ToBegin => {
+            (Pull::ToBegin, Some(_)) if goes_back => return None,
+            (Pull::ToBegin, Some(message)) => Reason::PodsRefused(message.clone()),
+            (Pull::ToBegin, None) => {
                 let under_way =
                     self.snapshot.pulls.values().flatten().filter(|pull| !pull.pulled && !pull.given_up && !pull.terminating).count();
                 if let Some(settings) = managed.settings.filter(|_| under_way + grant_plan.pulls.len() < 2 * slots.budget.max(1)) {
