@@ -38,8 +38,8 @@ pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
 /// That of the original's example is used as little as the image beside it.
 pub fn named_account(snapshot: &Snapshot) -> Option<&str> {
     let spec = &snapshot.resource.spec;
-    let has_ports = resolve(spec).is_ok_and(|settings| !settings.ports.is_empty());
-    named(spec).filter(|_| has_ports && !snapshot.resource.deleting)
+    let name = named(spec).filter(|_| !snapshot.resource.deleting)?;
+    resolve(spec).is_ok_and(|settings| !settings.ports.is_empty()).then_some(name)
 }
 
 fn named(spec: &IngressDaemonSetSpec) -> Option<&str> {
@@ -181,46 +181,46 @@ fn cluster_binding_name(resource: &Resource) -> String {
 fn rights(snapshot: &Snapshot, plan: &mut Plan) {
     let resource = &snapshot.resource;
     let account = account_name(resource);
+    let mut objects = vec![Supporting::Secret(account.clone())];
+    if named(&resource.spec).is_none() {
+        let binding = Supporting::ClusterRoleBinding(cluster_binding_name(resource));
+        objects.extend([Supporting::ServiceAccount(account.clone()), Supporting::RoleBinding(account.clone()), binding]);
+    }
+    for object in objects {
+        // These are not watched: each process writes them once in a while, which repairs what somebody changed.
+        if !snapshot.asserted.contains(&assertion_of(&object, &account)) {
+            let body = Box::new(right(resource, &object, &account));
+            plan.actions.push(Action::Apply { object, body });
+        }
+    }
+}
+
+/// One object of the account of a resource's health checkers.
+fn right(resource: &Resource, object: &Supporting, account: &str) -> Value {
+    let owned = json!({"name": account, "namespace": resource.namespace, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "ownerReferences": [render::owner_reference(resource)]});
     let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": resource.namespace}]);
     let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
-    let owned = |name: &str| json!({"name": name, "namespace": resource.namespace, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "ownerReferences": [render::owner_reference(resource)]});
-    let binding = cluster_binding_name(resource);
-    let mut objects = vec![(
-        Supporting::Secret(account.clone()),
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": owned(&account), "type": "Opaque"}),
-    )];
-    if named(&resource.spec).is_none() {
-        objects.push((
-            Supporting::ServiceAccount(account.clone()),
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned(&account)}),
-        ));
-        objects.push((
-            Supporting::RoleBinding(account.clone()),
-            json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": owned(&account),
-                "roleRef": role(names::HEALTH_CHECKER_ROLE), "subjects": subjects,
-            }),
-        ));
-        objects.push((
-            Supporting::ClusterRoleBinding(binding.clone()),
-            json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-                "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": resource.key()}},
-                "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
-            }),
-        ));
-    }
-    for (object, body) in objects {
-        // These are not watched: each process writes them once in a while, which repairs what somebody changed.
-        if !snapshot.asserted.contains(&assertion(&object, &body)) {
-            plan.actions.push(Action::Apply { object, body: Box::new(body) });
-        }
+    match object {
+        Supporting::Secret(_) => json!({"apiVersion": "v1", "kind": "Secret", "metadata": owned, "type": "Opaque"}),
+        Supporting::RoleBinding(_) => json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": owned,
+            "roleRef": role(names::HEALTH_CHECKER_ROLE), "subjects": subjects,
+        }),
+        Supporting::ClusterRoleBinding(binding) => json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": binding, "labels": {names::RESOURCE_LABEL: resource.uid8()}, "annotations": {"ingressdaemonsets.mumoshu.github.io/of": resource.key()}},
+            "roleRef": role(names::HEALTH_CHECKER_NODE_ROLE), "subjects": subjects,
+        }),
+        _ => json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": owned}),
     }
 }
 
 /// What is remembered of a supporting object that was written: its key and the account it speaks of.
 pub fn assertion(object: &Supporting, body: &Value) -> String {
-    let account = body["subjects"][0]["name"].as_str().or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default();
+    assertion_of(object, body["subjects"][0]["name"].as_str().or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default())
+}
+
+fn assertion_of(object: &Supporting, account: &str) -> String {
     format!("{}={account}", object.key())
 }
 
