@@ -198,6 +198,12 @@ impl<'a> Pass<'a> {
             if let Some(grant) = managed.grant {
                 // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
                 let may_begin = managed.is_updated() || !self.blockers.stops.stops(grant.kind);
+                if retried.contains(managed.name)
+                    && let Some(given_up) = self.ledger.grants.get_mut(managed.name)
+                {
+                    // It has its turn again, from the next pass on.
+                    given_up.refused = None;
+                }
                 if retried.contains(managed.name) && managed.phase() != Some(Phase::Closed) && may_begin {
                     self.retarget(managed, again(managed, grant, self.snapshot.now));
                 } else {
@@ -302,8 +308,10 @@ impl<'a> Pass<'a> {
                     self.slots.give_back(managed);
                 }
                 self.ledger.grants.remove(managed.name);
-                // A node that has left is as good as one that was finished.
-                if let Some(rollout) = self.ledger.rollout_state.as_mut().filter(|_| !managed.chosen) {
+                // A node that has left is as good as one that was finished, where nothing but such nodes is under way.
+                let rolls_out = self.valid_targets().is_some_and(|targets| targets.proven.is_empty())
+                    || self.ledger.grants.values().any(|other| other.kind != GrantReason::Remove);
+                if let Some(rollout) = self.ledger.rollout_state.as_mut().filter(|_| !managed.chosen && !rolls_out) {
                     rollout.idle = 0;
                 }
             }

@@ -41,7 +41,7 @@ impl Reason {
     /// Time alone ends it: a window opens, a step has soaked, a revision has proved itself.
     pub fn ends_by_itself(&self) -> bool {
         let soaks = matches!(self, Self::Step { state: StepState::Soaking { .. }, .. });
-        soaks || matches!(self, Self::OutsideWindow { .. } | Self::Proving { suspects: 0, .. })
+        soaks || matches!(self, Self::OutsideWindow { opens: Some(_) } | Self::Proving { suspects: 0, .. })
     }
 
     /// What follows from this reason.

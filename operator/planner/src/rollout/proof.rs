@@ -246,26 +246,30 @@ impl Sights {
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
     /// were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds. Nor do those on which it
-    /// has failed: how many of them may be is what `maxFailedNodes` says.
+    /// has failed, as long as they are bad: how many of them may be is what `maxFailedNodes` says.
     fn goes_on(&self, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> bool {
         let settings = &targets.effective;
         let rollout = targets.rollout_state(ledger);
         let failed = |managed: &ManagedNode<'_>| rollout.is_some_and(|rollout| rollout.failed.contains_key(managed.name));
         let was_out = |managed: &ManagedNode<'_>| update_under_way(managed, settings).is_some_and(|grant| grant.out_before);
-        let proves = |managed: &&ManagedNode<'_>| !failed(managed) && !was_out(managed);
         let (mut serving, mut bad, mut running) = (0_usize, 0_usize, 0_usize);
         let counts =
-            |managed: &&ManagedNode<'_>| runs(managed, settings) && proves(managed) && !is_out_of_use(managed) && !self.is_dead(managed);
+            |managed: &&ManagedNode<'_>| runs(managed, settings) && !was_out(managed) && !is_out_of_use(managed) && !self.is_dead(managed);
         for managed in managed_nodes.iter().filter(counts) {
-            running += 1;
             let suspect = self.nodes.get(managed.name).is_some_and(|sight| sight.suspect || sight.broken);
-            if suspect || managed.is_unavailable() {
+            let is_bad = suspect || managed.is_unavailable();
+            if is_bad && failed(managed) {
+                continue;
+            }
+            running += 1;
+            if is_bad {
                 bad += 1;
             } else if is_attached(managed) && !managed.is_empty() {
                 serving += 1;
             }
         }
-        let mut under_way = managed_nodes.iter().filter(proves).filter_map(|managed| update_under_way(managed, settings));
+        let waited_for = managed_nodes.iter().filter(|managed| !failed(managed) && !was_out(managed));
+        let mut under_way = waited_for.filter_map(|managed| update_under_way(managed, settings));
         serving > 0 && bad <= noise(running) && under_way.next().is_none()
     }
 

@@ -176,7 +176,12 @@ pub fn note(rollout: &mut RolloutState, managed: &ManagedNode<'_>, failure: Fail
         let gone = GoneFailure { node: managed.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
         rollout.failed_nodes.entry(node.uid.clone()).or_insert(gone);
     }
-    rollout.failed.entry(managed.name.to_owned()).or_insert(failure);
+    // Who frees its slot lets pass what failed there before.
+    if failure.reason == RELEASED {
+        rollout.failed.insert(managed.name.to_owned(), failure);
+    } else {
+        rollout.failed.entry(managed.name.to_owned()).or_insert(failure);
+    }
 }
 
 /// A failure that is noted now.

@@ -7,7 +7,7 @@ use crate::{
 };
 
 use crds::names;
-use planner::Plan;
+use planner::{Plan, Reason};
 use serde_json::{Value, json};
 use world::{
     World,
@@ -367,4 +367,85 @@ fn a_node_that_was_out_before_its_update_keeps_its_place_and_condemns_no_revisio
         world.run_until(&mut operator, 400, World::is_converged).unwrap();
         assert_eq!(on(&world, 2), 4);
     }
+}
+
+/// The first node with a grant, and the annotation's value that frees its slot.
+fn release(world: &mut World) -> String {
+    let (node, id) = world.cluster.ledger().unwrap().grants.iter().map(|(node, grant)| (node.clone(), grant.id)).next().unwrap();
+    world.audit.disturbed.insert(node.clone());
+    annotate(world, &node, names::RELEASE_ANNOTATION, &format!("default/edge:{id}"));
+    node
+}
+
+#[test]
+fn a_node_whose_slot_was_freed_proves_the_revision_once_it_serves() {
+    let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 30}), 3, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
+    for _ in 0..10 {
+        ready_pods(&mut world, 2, false);
+        seconds(&mut world, &mut operator, 1);
+    }
+    let node = release(&mut world);
+    seconds(&mut world, &mut operator, 10);
+    assert!(!world.cluster.ledger().unwrap().grants.contains_key(&node));
+    assert_eq!((failed(&world), on(&world, 2)), (vec![node], 1));
+    ready_pods(&mut world, 2, true);
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_failed_node_whose_slot_is_freed_halts_no_rollout_any_more() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 4, 2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| on(world, 2) > 0).unwrap();
+    let node = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
+    let wanted = world.cluster.wish.revision_of(2);
+    let mut plan = seconds(&mut world, &mut operator, 1);
+    for _ in 0..40 {
+        world.change(|cluster| {
+            let pods = cluster.pods.iter_mut().filter(|pod| pod.node == node && pod.revision() == wanted);
+            pods.for_each(|pod| pod.ready_at = i64::MAX);
+        });
+        plan = seconds(&mut world, &mut operator, 1);
+    }
+    assert_eq!((condition(&plan, "Stalled"), failed(&world)), (Some(("True", "MaxFailedNodes")), vec![node.clone()]));
+    assert_eq!(release(&mut world), node);
+    world.run_until(&mut operator, 120, |world| on(world, 2) == 4).unwrap();
+    let plan = seconds(&mut world, &mut operator, 10);
+    assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
+    let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.detacher = Detacher::Silent);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    let node = failed(&world).remove(0);
+    world.change(|cluster| cluster.detacher = Detacher::Good);
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
+fn nodes_that_leave_do_not_hide_that_a_first_revision_comes_up_nowhere() {
+    let rollout = json!({"progressDeadlineSeconds": 60});
+    let mut world = World::new(Wish { image: 99, rollout, ..Wish::new(Marks::Token, 1) }, 8);
+    let mut operator = Operator::default();
+    let mut plan = seconds(&mut world, &mut operator, 10);
+    for node in ["n0", "n1", "n2", "n3"] {
+        world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        plan = seconds(&mut world, &mut operator, 25);
+    }
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "ProgressDeadlineExceeded")));
+}
+
+#[test]
+fn only_a_window_that_opens_ends_a_wait_by_itself() {
+    let ends = |opens| Reason::OutsideWindow { opens }.ends_by_itself();
+    assert_eq!((ends(Some(1)), ends(None)), (true, false));
 }
