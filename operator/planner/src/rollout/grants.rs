@@ -104,12 +104,12 @@ impl GrantRules<'_> {
             let mut reason = None;
             if !free {
                 reason = self.reason(managed, kind, &marks);
+            }
+            if !free && reason.is_none() {
+                // Its domain has the turn even while its images are pulled. Whoever takes the machine away waits for nobody.
+                let lacks = slots.lacks(wants).filter(|reason| !(managed.is_draining() && matches!(reason, Reason::MinAvailable { .. })));
                 // Images come before a slot is free: what waits for its turn gets them meanwhile.
-                reason = reason.or_else(|| self.pulling(managed, kind, slots, &mut grant_plan));
-                // Whoever takes the machine away waits for nobody.
-                let lacks =
-                    || slots.lacks(wants).filter(|reason| !(managed.is_draining() && matches!(reason, Reason::MinAvailable { .. })));
-                reason = reason.or_else(lacks).or_else(|| self.not_in_place(managed, kind));
+                reason = self.pulling(managed, kind, slots, &mut grant_plan).or(lacks).or_else(|| self.not_in_place(managed, kind));
             }
             if let Some(reason) = reason {
                 grant_plan.waiting.insert(managed.name.to_owned(), reason);

@@ -7,6 +7,7 @@ use crate::{
 };
 
 use crds::{names, token::Phase};
+use planner::facts::PullFacts;
 use serde_json::json;
 use std::collections::BTreeSet;
 use world::{
@@ -436,4 +437,22 @@ fn a_node_that_broke_before_its_revision_was_proved_is_none_of_those_that_must_s
         assert_eq!((on(&world, 2), granted(&world).len(), waiting), (1, 0, 2), "{second} s after the pause: {:?}", plan.node_states);
     }
     world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_zone_whose_images_are_still_pulled_keeps_its_turn() {
+    let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    operator.catch_up(&world);
+    let mut snapshot = operator.snapshot(&world).unwrap();
+    let strategy = snapshot.resource.spec.update_strategy.as_mut().unwrap();
+    strategy.rolling_update.as_mut().unwrap().pre_pull = true;
+    let revision = world.cluster.wish.revision_of(2);
+    let pull =
+        |node: &str, pulled| PullFacts { name: node.into(), node: node.into(), revision: revision.clone(), pulled, ..PullFacts::default() };
+    let of = |node: &str, pulled| (node.to_owned(), vec![pull(node, pulled)]);
+    snapshot.pulls = [of("n0", false), of("n1", true), of("n2", false), of("n3", true)].into();
+    let plan = planner::decide(&snapshot);
+    assert_eq!(plan.node_states["n1"].reason.word(), "OtherDomain", "{:?}", plan.node_states);
+    assert_eq!(plan.status.rollout.unwrap().grants.len(), 0);
 }
