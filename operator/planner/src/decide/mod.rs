@@ -262,10 +262,11 @@ impl<'a> Pass<'a> {
             self.note_failure(managed, rollout_state::failure(self.snapshot, managed, Reason::DetachTimeout.word()));
             return self.retarget(managed, give_up(managed, grant, &settings.revision));
         }
-        let refused_in_place = self.is_refused_in_place(managed);
+        let refused_in_place = self.is_refused_in_place(managed, grant);
         let stops = managed.stops(self.blockers.stops);
-        // Once it has turned back it waits as if it were not its turn.
-        let stops = Stops { closed: stops.closed || refused_in_place, ..stops };
+        // Once it has turned back it waits as if it were not its turn, and for its pods as in a pause.
+        let waits = refused_in_place && managed.is_updated();
+        let stops = Stops { closed: stops.closed || refused_in_place, paused: stops.paused || waits, ..stops };
         let fit = fits(managed, grant, stops, self.snapshot.now);
         let soak = self.soak(managed, grant).filter(|_| !grant.released);
         if fit.is_ok() && refused_in_place && grant.kind == GrantReason::Update {

@@ -30,9 +30,11 @@ impl<'a> Pass<'a> {
     }
 
     /// Its update cannot be made in place, and is not to be made otherwise.
-    pub(super) fn is_refused_in_place(&self, managed: &ManagedNode<'a>) -> bool {
+    pub(super) fn is_refused_in_place(&self, managed: &ManagedNode<'a>, grant: &Grant) -> bool {
         let only = managed.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
-        only && !managed.is_updated()
+        // A way back has changed no pods. Where there are none, none would be made anew.
+        only && (!managed.is_updated() || grant.kind == GrantReason::Abort)
+            && !managed.is_empty()
             && !managed.deployment.is_some_and(in_place::is_paused)
             && self.valid_targets().is_some_and(|targets| in_place::way(managed, targets).is_err())
     }

@@ -145,10 +145,12 @@ impl GrantRules<'_> {
         Some(reason)
     }
 
-    /// Nothing begins that would need other pods, where that is what was asked for. A pause is ended in any case.
+    /// Nothing begins that would need other pods, where that is what was asked for. A node without pods gets some, and a pause is ended, in
+    /// any case.
     fn not_in_place(&self, managed: &ManagedNode<'_>, kind: GrantReason) -> Option<Reason> {
         let only = managed.settings.is_some_and(|settings| settings.pod_update == PodUpdate::InPlaceOnly);
-        if kind != GrantReason::Update || !only || managed.deployment.is_some_and(in_place::is_paused) {
+        let is_free = managed.is_empty() || managed.deployment.is_some_and(in_place::is_paused);
+        if kind != GrantReason::Update || !only || is_free {
             return None;
         }
         in_place::way(managed, self.targets?).err().map(Reason::NotInPlace)

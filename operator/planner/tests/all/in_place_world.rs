@@ -104,7 +104,7 @@ fn a_node_whose_pods_may_only_change_in_place_goes_back_once_when_they_cannot() 
         let before = pods_of(&world, "n0");
         world.change(|cluster| {
             cluster.edit_resource(|resource| {
-                resource.spec.template["spec"]["containers"][0]["env"] = serde_json::json!([{"name": "VERSION", "value": "1"}]);
+                env(&mut resource.spec.template);
                 resource.generation += 1;
             });
         });
@@ -222,4 +222,56 @@ fn a_condition_that_pods_list_for_a_gate_that_is_gone_becomes_true_and_no_other_
         assert_eq!((conditions.len(), &conditions[0]["type"], &conditions[0]["status"]), (1, &"example.com/gone".into(), &"True".into()));
     }
     assert_eq!(opened(Some(&["example.com/kept", "example.com/gone"])), Vec::<serde_json::Value>::new());
+}
+
+#[test]
+fn a_node_whose_pods_may_only_change_in_place_goes_back_once_also_while_a_pod_is_not_ready() {
+    for marks in [Marks::Deployment, Marks::Both] {
+        let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(marks) }, 2);
+        world.audit.disturbed.insert("n0".to_owned());
+        world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.node == "n0").unwrap().ready_at = i64::MAX);
+        world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+        let claimed = |world: &World| {
+            let label = |deployment: &serde_json::Value| deployment["metadata"]["labels"][crds::names::TOKEN_LABEL].to_string();
+            label(&world.cluster.deployments["edge-n0"]).contains(".Claimed.")
+        };
+        world.run_until(&mut operator, 60, claimed).unwrap_or_else(|why| panic!("{marks:?} {why}"));
+        world.change(|cluster| {
+            cluster.edit_resource(|resource| {
+                env(&mut resource.spec.template);
+                resource.generation += 1;
+            });
+        });
+        seconds(&mut world, &mut operator, 60);
+        let ids = world.cluster.ledger().unwrap().next_id;
+        seconds(&mut world, &mut operator, 60);
+        assert_eq!(world.cluster.ledger().unwrap().next_id, ids, "{marks:?}");
+        world.change(|cluster| cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.min(cluster.now)));
+        let plan = seconds(&mut world, &mut operator, 60);
+        assert_eq!((reasons(&plan), world.cluster.ledger().unwrap().grants.len()), (vec!["NotInPlace"], 0), "{marks:?}");
+    }
+}
+
+/// A change that cannot be made in place.
+fn env(template: &mut serde_json::Value) {
+    template["spec"]["containers"][0]["env"] = serde_json::json!([{"name": "VERSION", "value": "1"}]);
+}
+
+#[test]
+fn a_node_that_has_no_pods_gets_those_of_a_change_that_is_only_made_in_place_elsewhere() {
+    let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(Marks::Both) }, 3);
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| {
+            env(&mut resource.spec.template);
+            resource.generation += 1;
+        });
+    });
+    let taint = |taints: serde_json::Value| move |node: &mut serde_json::Value| node["spec"]["taints"] = taints;
+    let drained = serde_json::json!([{"key": crds::names::KARPENTER_TAINT, "effect": "NoSchedule"}]);
+    world.change(|cluster| cluster.edit_node("n1", taint(drained)));
+    world.run_until(&mut operator, 120, |world| pods_of(world, "n1").is_empty()).unwrap();
+    world.change(|cluster| cluster.edit_node("n1", taint(serde_json::json!([]))));
+    world.run_until(&mut operator, 120, |world| pods_of(world, "n1").len() == 2).unwrap();
+    seconds(&mut world, &mut operator, 30);
+    assert_eq!(pods_of(&world, "n1").len(), 2);
 }
