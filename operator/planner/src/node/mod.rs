@@ -21,7 +21,7 @@ use crds::{
     UnixSeconds, hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Grant, GrantReason, Ledger, Marks},
+    ledger::{Grant, GrantReason, Ledger, Marks, WaitFor},
     names,
     token::{Phase, Token},
 };
@@ -330,7 +330,8 @@ impl ManagedNode<'_> {
         let Some(deployment) = self.deployment else { return false };
         match grant.kind {
             GrantReason::Remove => is_complete(deployment, self.pods, "", 0),
-            GrantReason::Abort => self.settled,
+            // One that the breaker has emptied is settled without a pod, and is not to be attached.
+            GrantReason::Abort => self.settled && !(self.is_empty() && breaker::read(deployment).is_some()),
             // It ends by another grant, in its place.
             GrantReason::Drain => false,
             GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow => match self.settings {
@@ -462,9 +463,14 @@ pub fn renew(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops) -> Grant {
     Grant { node_uid: managed.node.map(|node| node.uid.clone()).unwrap_or_default(), ..grant.clone() }
 }
 
-/// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted.
+/// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted, and the
+/// time of its pods begins anew.
 pub fn again(managed: &ManagedNode<'_>, grant: &Grant, now: UnixSeconds) -> Grant {
-    if managed.need(now).is_none() { turn_back(managed, grant) } else { Grant { refused: None, ..renew(managed, grant, Stops::default()) } }
+    if managed.need(now).is_none() {
+        return turn_back(managed, grant);
+    }
+    let waited = grant.waited.iter().filter(|wait| wait.what != WaitFor::Pods).cloned().collect();
+    Grant { refused: None, waited, ..renew(managed, grant, Stops::default()) }
 }
 
 /// The way back: the node keeps what it runs.

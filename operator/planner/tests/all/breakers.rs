@@ -1,13 +1,13 @@
 //! A kubelet that refuses a node's pods: what is said of the node, when it is tried again, and how many pods are made.
 
 use crate::{
-    rollout_state::{at_rest, condition, edit, seconds},
+    rollout_state::{annotate, at_rest, condition, edit, seconds},
     world::{
         World,
         audit::token,
         operator::Operator,
         settled,
-        wish::{ALL_MARKS, Wish},
+        wish::{ALL_MARKS, Marks, Wish},
     },
 };
 use crds::{names, token::Phase};
@@ -31,6 +31,13 @@ fn open_until(world: &World) -> Option<i64> {
 
 fn ready(world: &World) -> usize {
     world.cluster.pods.iter().filter(|pod| pod.node == NODE && pod.ready).count()
+}
+
+/// A node whose pods are being replaced.
+fn updating(world: &World) -> Option<String> {
+    let phase = |name: &String| token(&world.cluster.deployments[name]).map(|token| token.phase);
+    let name = world.cluster.deployments.keys().find(|name| phase(name) == Some(Phase::Updating))?;
+    Some(name.trim_start_matches("edge-").to_owned())
 }
 
 /// Runs until the breaker is open; a moment later it shows in the pods.
@@ -217,15 +224,6 @@ fn a_revision_that_a_kubelet_refuses_again_and_again_has_one_deadline() {
     // Longer than the breaker is ever open.
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 1000, "autoRollback": true}), 3, 1);
     edit(&mut world, |wish| wish.image = 2);
-    let updating = |world: &World| {
-        let phase = |name: &String| token(&world.cluster.deployments[name]).map(|token| token.phase);
-        world
-            .cluster
-            .deployments
-            .keys()
-            .find(|name| phase(name) == Some(Phase::Updating))
-            .map(|name| name.trim_start_matches("edge-").to_owned())
-    };
     world.run_until(&mut operator, 60, |world| updating(world).is_some()).unwrap();
     let node = updating(&world).unwrap();
     world.audit.disturbed.insert(node.clone());
@@ -240,4 +238,45 @@ fn a_revision_that_a_kubelet_refuses_again_and_again_has_one_deadline() {
         plan.node_states,
         world.cluster.ledger().unwrap().grants
     );
+}
+
+/// Tries image 2 on the first node, whose kubelet refuses its pods until it has failed.
+fn failed_by_its_kubelet() -> (World, Operator, String) {
+    let (mut world, mut operator) = settled(Wish { rollout: json!({"nodeDeadlineSeconds": 100}), ..Wish::new(Marks::Both, 1) }, 3);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 60, |world| updating(world).is_some()).unwrap();
+    let node = updating(&world).unwrap();
+    world.audit.disturbed.insert(node.clone());
+    world.change(|cluster| (0..2).for_each(|_| cluster.refuse(&node, true)));
+    let failed = |world: &World| world.cluster.ledger().unwrap().rollout_state.as_ref().is_some_and(|rollout| !rollout.failed.is_empty());
+    world.run_until(&mut operator, 300, failed).unwrap();
+    (world, operator, node)
+}
+
+fn breaker_until(world: &World, node: &str) -> i64 {
+    let label = world.cluster.deployments[&format!("edge-{node}")]["metadata"]["labels"][names::BREAKER_LABEL].as_str();
+    label.and_then(|label| label.split_once('.')?.1.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_node_without_pods_whose_breaker_is_open_is_not_attached_by_a_retry() {
+    let (mut world, mut operator, node) = failed_by_its_kubelet();
+    world.run_until(&mut operator, 600, |world| breaker_until(world, &node) > world.cluster.now + 20).unwrap();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    for _ in 0..40 {
+        seconds(&mut world, &mut operator, 1);
+        let deployment = &world.cluster.deployments[&format!("edge-{node}")];
+        let attached = token(deployment).is_some_and(|token| token.phase == Phase::Closed);
+        assert!(!attached || deployment["spec"]["replicas"] != 0, "it is attached without a pod");
+    }
+}
+
+#[test]
+fn a_node_that_is_retried_as_its_breaker_ends_has_all_its_time_again() {
+    let (mut world, mut operator, node) = failed_by_its_kubelet();
+    let until = breaker_until(&world, &node);
+    world.run_until(&mut operator, 900, |world| world.cluster.now > until).unwrap();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!(plan.status.nodes.failed, 0, "{:?}", plan.node_states);
 }
