@@ -72,7 +72,7 @@ fn condition_type_schema(_: &mut SchemaGenerator) -> Schema {
 #[x_kube(validation = Rule::new("!has(self.resetOnRestart) || !self.resetOnRestart || has(self.source.label) || has(self.source.annotation) || has(self.source.manual)")
     .message("resetOnRestart is for the sources label, annotation and manual: remove it, because the operator checks other sources all the time"))]
 #[x_kube(validation = Rule::new("!has(self.admission) || self.admission.onCreate == 'None' || has(self.selector) && (has(self.selector.matchLabels) && self.selector.matchLabels.size() > 0 || has(self.selector.matchExpressions) && self.selector.matchExpressions.size() > 0)")
-    .message("selector must name a label if admission.onCreate is Policy: add one, because pods keep the readiness gate permanently"))]
+    .message("selector must name a label unless admission.onCreate is None: add one, because pods keep the readiness gate permanently"))]
 pub struct PodReadinessGateSpec {
     /// Labels of the pods, in the namespace of the gate. Default: every pod that lists the condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -309,7 +309,7 @@ pub enum FailMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodAdmission {
-    /// Policy: a `MutatingAdmissionPolicy` adds the readiness gate to selected pods, if the namespace has the label ingressdaemonsets.mumoshu.github.io/inject-readiness-gates: enabled. None (default): only pods whose author lists the gate have it.
+    /// How selected pods get the readiness gate, if the namespace has the label ingressdaemonsets.mumoshu.github.io/inject-readiness-gates: enabled. Auto: Policy if the API server supports it, else Webhook if the operator serves one. Policy: by a `MutatingAdmissionPolicy`. Webhook: by the operator's webhook. None (default): only pods whose author lists the gate have it.
     #[serde(default)]
     pub on_create: InjectOnCreate,
 }
@@ -320,8 +320,12 @@ pub enum InjectOnCreate {
     /// Pods do not get it.
     #[default]
     None,
+    /// Policy if the API server supports it, else Webhook if the operator serves one.
+    Auto,
     /// By a `MutatingAdmissionPolicy`, inside the API server.
     Policy,
+    /// By the operator's webhook.
+    Webhook,
 }
 
 /// State as the operator last saw it.
@@ -386,6 +390,6 @@ impl PodReadinessGateSpec {
 
     /// Whether pods are to get the readiness gate as they are created.
     pub fn injects(&self) -> bool {
-        self.admission.as_ref().is_some_and(|admission| admission.on_create == InjectOnCreate::Policy)
+        self.admission.as_ref().is_some_and(|admission| admission.on_create != InjectOnCreate::None)
     }
 }

@@ -43,8 +43,8 @@ pub struct Run {
     #[arg(long, env = "LISTEN_ADDRESS", default_value = "[::]:8080")]
     pub listen_address: SocketAddr,
     /// Name of the Service by which the API server reaches the operator's webhook, in the namespace of the lease. The webhook taints
-    /// nodes at their creation if the API server has no `MutatingAdmissionPolicies`. Without this flag there is no webhook. The
-    /// certificates are in a Secret of the same name.
+    /// nodes, and gives pods readiness gates, at their creation if the API server has no `MutatingAdmissionPolicies`. Without this flag
+    /// there is no webhook. The certificates are in a Secret of the same name.
     #[arg(long, env = "WEBHOOK_SERVICE")]
     pub webhook_service: Option<String>,
     /// false: the operator uses no `MutatingAdmissionPolicies`, and does not need the right to write them. It acts as where the API

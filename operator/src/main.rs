@@ -143,7 +143,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         state: Arc::clone(&gates),
         metrics: metrics.gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
-        webhook: webhook.as_ref().map(webhook::Secrets::webhook),
+        webhook: webhook.as_ref().map(|secrets| secrets.webhook(webhook::PATH)),
         admission_policies: run.admission_policies,
     };
     let pod_gates = pod_gates::EngineOptions {
@@ -153,6 +153,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         metrics: metrics.pod_gates.clone(),
         recorder: EventRecorder::new(client.clone(), reporter.clone()),
         foreign_objects: run.allowed_foreign_objects.clone(),
+        webhook: webhook.as_ref().map(|secrets| secrets.webhook(webhook::POD_PATH)),
         admission_policies: run.admission_policies,
     };
     let context = Arc::new(Context {
@@ -195,9 +196,11 @@ async fn serve_webhook(
     let tls = webhook::tls(serving.clone())?;
     let secrets = webhook::Secrets::new(client.clone(), &run.lease_namespace, service, serving, metrics.gates.clone());
     let (answers, follow) = webhook::Answers::new(client.clone(), Arc::clone(observer), Arc::clone(gates), metrics.gates.clone());
+    let (pods, follow_pods) = webhook::PodAnswers::new(client.clone(), metrics.pod_gates.clone());
     tokio::spawn(follow);
+    tokio::spawn(follow_pods);
     tokio::spawn(secrets.clone().follow());
-    tokio::spawn(webhook::serve(listener, tls, webhook::router(answers), stop.clone()));
+    tokio::spawn(webhook::serve(listener, tls, webhook::router(answers, pods), stop.clone()));
     Ok(Some(secrets))
 }
 

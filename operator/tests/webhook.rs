@@ -4,9 +4,9 @@
 use kube::{Client, client::Body};
 use operator::{
     gates_shared::GateState,
-    metrics::GateMetrics,
+    metrics::{GateMetrics, PodGateMetrics},
     watch::{GuardedResource, Observer},
-    webhook::{Answers, Certificates, PATH, Serving, router, serve, tls},
+    webhook::{Answers, Certificates, PATH, POD_PATH, PodAnswers, Serving, router, serve, tls},
 };
 use planner::spec::node_rights::NodeRights;
 use prometheus_client::registry::Registry;
@@ -59,16 +59,18 @@ async fn shake_hands(address: SocketAddr, trusted: &str, now: i64) -> std::io::R
 
 /// The webhook with the certificates that `Serving` has, and gates that `client` reads.
 async fn start(serving: Serving, client: Client) -> (SocketAddr, CancellationToken) {
-    start_with(serving, client, Observer::default()).await
+    start_with(serving, client, nobody(), Observer::default()).await
 }
 
-async fn start_with(serving: Serving, client: Client, observer: Observer) -> (SocketAddr, CancellationToken) {
+async fn start_with(serving: Serving, client: Client, of_pods: Client, observer: Observer) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let (state, metrics) = (GateState::of(&observer), GateMetrics::registered(&mut Registry::default()));
     let (answers, follow) = Answers::new(client, Arc::new(observer), state, metrics);
+    let (pods, follow_pods) = PodAnswers::new(of_pods, PodGateMetrics::registered(&mut Registry::default()));
     tokio::spawn(follow);
-    tokio::spawn(serve(listener, tls(serving).unwrap(), router(answers), stop.clone()));
+    tokio::spawn(follow_pods);
+    tokio::spawn(serve(listener, tls(serving).unwrap(), router(answers, pods), stop.clone()));
     (address, stop)
 }
 
@@ -152,9 +154,9 @@ fn certificates_for_another_service_or_that_are_over_are_of_no_use() {
 }
 
 /// One request over a connection of its own: the status, and the body.
-async fn post(address: SocketAddr, trusted: &str, body: &str) -> (u16, String) {
+async fn post(address: SocketAddr, trusted: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = shake_hands(address, trusted, START).await.unwrap();
-    let head = format!("POST {PATH} HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!("POST {path} HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     // The server may close without a word of TLS.
@@ -212,13 +214,13 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
     };
     let observer = Observer::with(NodeRights { taints: vec!["default=readiness.k8s.io/*".parse().unwrap()], ..NodeRights::default() });
     observer.take(vec![resource("open", "default", "True"), resource("shut", "default", "False"), resource("hostile", "tenant", "True")]);
-    let (address, _stop) = start_with(serving, Client::new(service, "default"), observer).await;
+    let (address, _stop) = start_with(serving, Client::new(service, "default"), nobody(), observer).await;
     let _watch = server.await.unwrap();
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "r", "operation": "CREATE", "kind": {"group": "", "version": "v1", "kind": "Node"},
         "object": {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"role": "edge"}}},
     }});
-    let (status, body) = post(address, &certificates.trusted, &review.to_string()).await;
+    let (status, body) = post(address, &certificates.trusted, PATH, &review.to_string()).await;
     let answer: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &answer["response"]["uid"], &answer["response"]["allowed"]), (200, &json!("r"), &json!(true)));
     let patch: k8s_openapi::ByteString = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
@@ -226,7 +228,74 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
     assert!(patch.contains("readiness.k8s.io/open") && !patch.contains("readiness.k8s.io/shut"), "{patch}");
     assert!(patch.contains("readiness.k8s.io/of-open") && !patch.contains("readiness.k8s.io/of-shut"), "{patch}");
     assert!(!patch.contains("hostile"), "its namespace may not taint nodes: {patch}");
-    assert_eq!(post(address, &certificates.trusted, "{").await.0, 400);
-    let (status, body) = post(address, &certificates.trusted, "{}").await;
+    assert_eq!(post(address, &certificates.trusted, PATH, "{").await.0, 400);
+    let (status, body) = post(address, &certificates.trusted, PATH, "{}").await;
     assert_eq!((status, serde_json::from_str::<Value>(&body).unwrap()["response"]["allowed"].clone()), (200, json!(true)));
+}
+
+#[tokio::test]
+async fn the_webhook_gives_pods_the_conditions_of_the_gates_of_their_namespace_that_the_operator_keeps() {
+    let gate = |namespace: &str, index: usize, type_: &str, more: Value| {
+        let mut spec = json!({
+            "conditionType": type_, "source": {"manual": {}}, "selector": {"matchLabels": {"app": "web"}}, "admission": {"onCreate": "Auto"},
+        });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate",
+            "metadata": {"name": format!("g{index:03}"), "namespace": namespace, "uid": format!("{namespace}{index}"), "resourceVersion": "1"},
+            "spec": spec,
+        })
+    };
+    let mut items = vec![
+        gate("web", 0, "example.com/open", json!({})),
+        gate("web", 1, "example.com/by-policy", json!({"admission": {"onCreate": "Policy"}})),
+        gate("other", 0, "example.com/elsewhere", json!({})),
+        json!({"apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate", "metadata": {"name": "odd", "namespace": "web"}, "spec": 7}),
+    ];
+    items.extend((2..100).map(|index| gate("web", index, "example.com/asks-not", json!({"admission": {"onCreate": "None"}}))));
+    items.push(gate("web", 100, "example.com/surplus", json!({})));
+    let list = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGateList", "metadata": {"resourceVersion": "1"},
+        "items": items,
+    });
+    let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let server = tokio::spawn(async move {
+        let (request, reply) = handle.next_request().await.unwrap();
+        assert!(request.uri().path().ends_with("/podreadinessgates"), "{}", request.uri());
+        reply.send_response(http::Response::new(Body::from(serde_json::to_vec(&list).unwrap())));
+        // The watch that follows shows nothing more.
+        handle.next_request().await
+    });
+    let serving = Serving::default();
+    let certificates = Certificates::new(&names(), START).unwrap();
+    serving.set(&certificates).unwrap();
+    let (address, _stop) = start_with(serving, nobody(), Client::new(service, "default"), Observer::default()).await;
+    let _watch = server.await.unwrap();
+    let ask = async |namespace: &str, app: &str, listed: Value| -> Vec<String> {
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-", "labels": {"app": app}},
+            "spec": {"containers": [], "readinessGates": listed},
+        });
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "r", "operation": "CREATE", "namespace": namespace, "kind": {"group": "", "version": "v1", "kind": "Pod"}, "object": object,
+        }});
+        let (status, body) = post(address, &certificates.trusted, POD_PATH, &review.to_string()).await;
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, &answer["response"]["uid"], &answer["response"]["allowed"]), (200, &json!("r"), &json!(true)));
+        let mut pod = object;
+        if !answer["response"]["patch"].is_null() {
+            let patch: k8s_openapi::ByteString = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
+            json_patch::patch(&mut pod, &serde_json::from_slice::<json_patch::Patch>(&patch.0).unwrap()).unwrap();
+        }
+        let listed = pod["spec"]["readinessGates"].as_array().cloned().unwrap_or_default();
+        listed.iter().map(|gate| gate["conditionType"].as_str().unwrap().to_owned()).collect()
+    };
+    let own = json!([{"conditionType": "example.com/own"}]);
+    assert_eq!(ask("web", "web", Value::Null).await, ["example.com/open"]);
+    assert_eq!(ask("web", "web", own).await, ["example.com/own", "example.com/open"]);
+    assert_eq!(ask("web", "web", json!([{"conditionType": "example.com/open"}])).await, ["example.com/open"]);
+    assert_eq!(ask("web", "dns", Value::Null).await, [""; 0]);
+    assert_eq!(ask("other", "web", Value::Null).await, ["example.com/elsewhere"]);
+    assert_eq!(ask("", "web", Value::Null).await, [""; 0]);
+    assert_eq!(post(address, &certificates.trusted, POD_PATH, "{").await.0, 400);
 }

@@ -9,5 +9,7 @@ mod news;
 pub(crate) mod pod_state;
 pub(crate) mod policy_sync;
 mod state;
+pub(crate) mod webhook_sync;
 
 pub use state::{Changes, CompatGates, GateState};
+pub use webhook_sync::WebhookService;

@@ -1,6 +1,7 @@
 //! Metrics of readiness gates of pods. Labels are names of gates and fixed words, never names of pods.
 
 use super::{Shown, kept};
+use planner::pod_gates::review::Answered;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
@@ -13,6 +14,8 @@ labels! {
     Became { gate: String, to: &'static str }
     /// Why a patch had no effect: conflict, forbidden or other.
     Refused { reason: &'static str }
+    /// How the webhook answered: injected, unchanged or undecodable.
+    WebhookAnswer { answer: &'static str }
 }
 
 /// All of them.
@@ -28,6 +31,7 @@ pub struct PodGateMetrics {
     pub refused: Family<Refused, Counter>,
     /// Seconds that a patch took.
     pub patch_seconds: Histogram,
+    webhook_answers: Family<WebhookAnswer, Counter>,
 }
 
 impl PodGateMetrics {
@@ -42,6 +46,17 @@ impl PodGateMetrics {
             patches: kept(of, "pod_gate_patches", "Patches of pod status by gates", Counter::default()),
             refused: kept(of, "pod_gate_patch_refusals", refused, Family::default()),
             patch_seconds: kept(of, "pod_gate_patch_duration_seconds", "Duration of a patch of pod status", patch_seconds),
+            webhook_answers: kept(of, "pod_webhook_answers", "Answers of the webhook for new pods, by answer", Family::default()),
         }
+    }
+
+    /// The webhook has answered.
+    pub fn webhook_answered(&self, answered: Answered) {
+        let answer = match answered {
+            Answered::Injected => "injected",
+            Answered::Unchanged => "unchanged",
+            Answered::Undecodable => "undecodable",
+        };
+        self.webhook_answers.get_or_create(&WebhookAnswer { answer }).inc();
     }
 }

@@ -8,12 +8,12 @@ pub use one_pass::NodesSeen;
 use super::{
     act::{self, PatchOutcome},
     events::{Teller, Told, announce},
-    policy_sync::{DesiredPolicies, NodePolicySync, PolicyHandle, Wanted, WebhookService},
+    policy_sync::{DesiredPolicies, NodePolicySync, PolicyHandle, Wanted},
     sources::Sources,
 };
 use crate::{
     backoff::pause_with_jitter,
-    gates_shared::{Changes, GateState, definitions, policy_sync},
+    gates_shared::{Changes, GateState, WebhookService, definitions, policy_sync},
     metrics::GateMetrics,
     readable::Readable,
     watch::{Observer, PAGE, WATCH_SECONDS},

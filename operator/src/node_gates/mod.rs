@@ -11,4 +11,3 @@ mod policy_sync;
 mod sources;
 
 pub use engine::{Engine, EngineOptions, NodesSeen};
-pub use policy_sync::WebhookService;

@@ -2,16 +2,17 @@
 
 use crate::{
     gates_shared::{
-        GateState,
+        GateState, WebhookService,
         policy_sync::{self, PolicySync, Rounds, Versions},
+        webhook_sync::{Kept, WebhookSync},
     },
     write::{self, Error},
 };
 use crds::names;
-use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, apps::v1::DaemonSet};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use parking_lot::Mutex;
 use planner::node_gates::{
@@ -20,14 +21,14 @@ use planner::node_gates::{
     policy_objects::{self, Means, Offers},
     status::Lingering,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Field manager of policies, bindings and the configuration of the webhook.
+/// Field manager of policies, bindings and the entry of the webhook.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/admission";
 
 /// A gate, as admission sees it.
@@ -131,31 +132,6 @@ impl PolicyHandle {
     }
 }
 
-/// The configuration of the webhook that was applied or found.
-#[derive(Debug, Default)]
-struct Hook {
-    /// What it was made from; nothing when somebody else wrote it last, or another operator.
-    written: Option<Value>,
-    /// Which authorities it trusts.
-    trusted: String,
-    /// Since when it asks for the nodes of each gate.
-    clauses: BTreeMap<String, std::time::Instant>,
-    version: Option<String>,
-}
-
-/// The webhook that the operator serves, as the API server is to know it.
-#[derive(Clone, Debug)]
-pub struct WebhookService {
-    /// Namespace of the Service.
-    pub namespace: String,
-    /// Its name.
-    pub service: String,
-    /// Where the webhook is below it.
-    pub path: &'static str,
-    /// Which authorities are to be trusted, in PEM.
-    pub trusted: watch::Receiver<Option<String>>,
-}
-
 /// Makes the cluster have what is wanted, and nothing else of ours.
 pub struct NodePolicySync {
     client: Client,
@@ -163,14 +139,14 @@ pub struct NodePolicySync {
     admission: Arc<PolicyHandle>,
     wishes: watch::Receiver<Option<DesiredPolicies>>,
     policies: PolicySync,
-    served: Option<WebhookService>,
-    /// What the API server knows of it.
-    hook: Option<Hook>,
+    webhook: WebhookSync,
+    /// Since when the webhook is asked for the nodes of each gate.
+    clauses: BTreeMap<String, std::time::Instant>,
 }
 
 impl Rounds for NodePolicySync {
     async fn round(&mut self, list: bool) -> bool {
-        if (list || self.admission.known.lock().offers.is_none()) && !(self.find_webhook().await && self.list().await) {
+        if (list || self.admission.known.lock().offers.is_none()) && !(self.webhook.find().await && self.list().await) {
             return false;
         }
         let wish = self.wishes.borrow_and_update().clone();
@@ -190,18 +166,9 @@ impl Rounds for NodePolicySync {
     }
 
     async fn changed(&mut self) -> bool {
-        let certificates = async {
-            let changed = match &mut self.served {
-                Some(served) => served.trusted.changed().await.is_ok(),
-                None => false,
-            };
-            if !changed {
-                std::future::pending::<()>().await;
-            }
-        };
         tokio::select! {
             changed = self.wishes.changed() => changed.is_ok(),
-            () = certificates => true,
+            () = self.webhook.changed() => true,
         }
     }
 }
@@ -217,7 +184,8 @@ impl NodePolicySync {
     ) -> Self {
         let wishes = admission.wish.subscribe();
         let policies = PolicySync::new(client.clone(), names::GATE_LABEL, FIELD_MANAGER, versions);
-        Self { client, state, admission, wishes, policies, served, hook: None }
+        let webhook = WebhookSync::new(client.clone(), FIELD_MANAGER, policy_objects::WEBHOOK, served);
+        Self { client, state, admission, wishes, policies, webhook, clauses: BTreeMap::new() }
     }
 
     /// What is there of ours. Whether that could be found out.
@@ -227,60 +195,20 @@ impl NodePolicySync {
         true
     }
 
-    fn hooks(&self) -> Api<MutatingWebhookConfiguration> {
-        Api::all(self.client.clone())
-    }
-
-    /// Applies the configuration of the webhook, or deletes it when no gate needs it. Whether that went well.
+    /// Applies the entry of the webhook, or removes it when no gate needs it. Whether that went well.
     async fn keep_webhook(&mut self, wish: &DesiredPolicies, offers: Offers) -> bool {
         let by_webhook =
             |wanted: &&Wanted| !wanted.deleting && policy_objects::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
         let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| policy_objects::clause(&wanted.gate)).collect();
-        let body = policy_objects::asked(&clauses).zip(self.served.as_mut()).and_then(|(asked, served)| {
-            let trusted = served.trusted.borrow_and_update().clone()?;
-            Some((policy_objects::webhook((&served.namespace, &served.service), served.path, &trusted, &asked), trusted))
-        });
-        let (name, hooks) = (policy_objects::WEBHOOK.0, self.hooks());
-        let result = match (body, &self.hook) {
-            (None, None) => return true,
-            (Some((body, _)), Some(held)) if held.written.as_ref() == Some(&body) => return true,
-            (Some((body, trusted)), _) => {
-                let applied = hooks.patch(name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&body)).await;
-                applied.map(|applied| {
-                    let before = self.hook.take().filter(|held| held.written.is_some() && held.trusted == trusted).unwrap_or_default();
-                    let clauses = asked_since(&before.clauses, &clauses, Instant::now().into_std());
-                    self.hook = Some(Hook { written: Some(body), trusted, clauses, version: applied.metadata.resource_version });
-                })
-            }
-            (None, Some(_)) if wish.incomplete => return true,
-            (None, Some(_)) => match hooks.delete(name, &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.code != 404 => Err(kube::Error::Api(status)),
-                Ok(_) | Err(_) => {
-                    self.hook = None;
-                    Ok(())
-                }
-            },
-        };
-        result.inspect_err(|error| tracing::warn!(%error, "the configuration of the webhook was not written; trying again")).is_ok()
-    }
-
-    /// What the API server knows of the webhook. Whether that could be found out.
-    async fn find_webhook(&mut self) -> bool {
-        match self.hooks().get_opt(policy_objects::WEBHOOK.0).await {
-            Ok(found) => {
-                let version = found.map(|found| found.metadata.resource_version);
-                let same = version.is_some() && self.hook.as_ref().map(|held| held.version.clone()) == version;
-                if !same {
-                    self.hook = version.map(|version| Hook { version, ..Hook::default() });
-                }
+        let asked = policy_objects::asked(&clauses);
+        match self.webhook.keep(|served| Some(policy_objects::webhook(served, &asked?)), wish.incomplete).await {
+            Kept::Same | Kept::Absent => true,
+            Kept::Written { before } => {
+                let before = if before { std::mem::take(&mut self.clauses) } else { BTreeMap::new() };
+                self.clauses = asked_since(&before, &clauses, Instant::now().into_std());
                 true
             }
-            // Without the right there is none of ours either.
-            Err(kube::Error::Api(status)) if status.code == 403 => true,
-            Err(error) => {
-                tracing::warn!(%error, "the configuration of the webhook cannot be read; trying again");
-                false
-            }
+            Kept::Refused(_) => false,
         }
     }
 
@@ -313,8 +241,8 @@ impl NodePolicySync {
         let present = self.policies.present();
         let mut known = self.admission.known.lock();
         let refused = refused.unwrap_or_else(|| known.refused.clone());
-        let clauses = self.hook.as_ref().filter(|hook| hook.written.is_some()).map(|hook| hook.clauses.clone());
-        let accepted = Accepted { policies: self.policies.written(), clauses: clauses.unwrap_or_default() };
+        let clauses = if self.webhook.is_written() { self.clauses.clone() } else { BTreeMap::new() };
+        let accepted = Accepted { policies: self.policies.written(), clauses };
         if known.offers == Some(offers) && known.present == present && known.refused == refused && known.accepted == accepted {
             return;
         }

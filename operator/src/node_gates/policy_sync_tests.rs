@@ -310,8 +310,11 @@ async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_
     assert_eq!((said(&admission, &edge), said(&admission, &web)), (SETTLING, SETTLING), "no server trusts it yet");
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), BY_WEBHOOK);
-    let path = format!("mutatingwebhookconfigurations/{}", policy_objects::WEBHOOK.0);
-    server.objects.lock().unwrap().get_mut(&path).unwrap()["metadata"]["resourceVersion"] = "somebody".into();
+    let path = format!("mutatingwebhookconfigurations/{}", planner::gates_shared::policy_objects::WEBHOOKS);
+    server.objects.lock().unwrap().get_mut(&path).unwrap()["metadata"]["resourceVersion"] = "of the other kind of gates".into();
     assert!(sync.round(true).await);
-    assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 2), "somebody had changed it");
+    assert_eq!((said(&admission, &edge), server.calls().len()), (BY_WEBHOOK, 1), "its own entry is as it was");
+    server.objects.lock().unwrap().get_mut(&path).unwrap()["webhooks"][0]["timeoutSeconds"] = 30.into();
+    assert!(sync.round(true).await);
+    assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 1), "somebody had changed it");
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     backoff,
     gates_shared::{
-        GateState,
+        GateState, WebhookService,
         pod_state::{Changes, Followed, PodGateState},
         policy_sync,
     },
@@ -68,6 +68,8 @@ pub struct EngineOptions {
     pub recorder: EventRecorder,
     /// Namespaces whose gates may follow objects of other namespaces, and of none; `*` for all.
     pub foreign_objects: Vec<String>,
+    /// The webhook that the operator serves for pods, if it does.
+    pub webhook: Option<WebhookService>,
     /// `--admission-policies`.
     pub admission_policies: bool,
 }
@@ -81,6 +83,7 @@ pub struct Engine {
     metrics: PodGateMetrics,
     sources: Sources,
     admission: Arc<PolicyHandle>,
+    webhook: Option<WebhookService>,
     policy_versions: policy_sync::Versions,
     reporter: Reporter,
     /// Gates as they were read last; one that cannot be decoded any more keeps what it said.
@@ -125,7 +128,8 @@ impl Engine {
         let state = options.state.pods();
         Self {
             sources: Sources::new(options.client.clone(), Arc::clone(&state), options.foreign_objects),
-            admission: Arc::new(PolicyHandle::default()),
+            admission: Arc::new(PolicyHandle::new(options.webhook.as_ref().map(|webhook| webhook.namespace.clone()))),
+            webhook: options.webhook,
             policy_versions: policy_sync::versions(options.admission_policies),
             reporter: Reporter::new(options.client.clone(), options.metrics.clone(), options.recorder),
             client: options.client,
@@ -162,7 +166,8 @@ impl Engine {
         let state = Arc::clone(&self.state);
         // Ends with this function.
         let mut aside = tokio::task::JoinSet::new();
-        aside.spawn(policy_sync::run(PodPolicySync::new(self.client.clone(), Arc::clone(&self.admission), self.policy_versions)));
+        let (client, admission) = (self.client.clone(), Arc::clone(&self.admission));
+        aside.spawn(policy_sync::run(PodPolicySync::new(client, admission, self.webhook.clone(), self.policy_versions)));
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -604,6 +609,7 @@ mod tests {
             observer,
             metrics: PodGateMetrics::registered(&mut Registry::default()),
             foreign_objects: Vec::new(),
+            webhook: None,
             admission_policies: true,
         });
         let key = ("web".to_owned(), "p".to_owned());

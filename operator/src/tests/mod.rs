@@ -1,6 +1,10 @@
 //! What tests of several modules need.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod admission;
+
+pub use admission::{AdmissionServer, WEBHOOKS};
+
 use http::{Method, Request, Response, Uri};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};

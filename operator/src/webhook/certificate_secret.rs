@@ -1,7 +1,7 @@
 //! The Secret with the webhook's certificates: every replica reads it, the one that leads writes it.
 
-use super::{Certificates, PATH, Serving};
-use crate::{metrics::GateMetrics, node_gates::WebhookService, watch::WATCH_SECONDS};
+use super::{Certificates, Serving};
+use crate::{gates_shared::WebhookService, metrics::GateMetrics, watch::WATCH_SECONDS};
 use anyhow::{Context as _, Result};
 use crds::UnixSeconds;
 use futures::StreamExt as _;
@@ -47,10 +47,10 @@ impl Secrets {
         self.trusted.subscribe()
     }
 
-    /// The webhook as the API server is to know it.
-    pub fn webhook(&self) -> WebhookService {
+    /// The webhook at a path, as the API server is to know it.
+    pub fn webhook(&self, path: &'static str) -> WebhookService {
         let (namespace, service) = (self.namespace.clone(), self.service.clone());
-        WebhookService { namespace, service, path: PATH, trusted: self.trusted() }
+        WebhookService { namespace, service, path, trusted: self.trusted() }
     }
 
     fn api(&self) -> Api<Secret> {

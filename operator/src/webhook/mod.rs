@@ -1,15 +1,18 @@
-//! The webhook that taints nodes as they are created, for API servers without `MutatingAdmissionPolicies`.
+//! The webhook that taints nodes and gives pods readiness gates as they are created, for API servers without
+//! `MutatingAdmissionPolicies`.
 //!
 //! Every replica serves; the one that leads keeps certificates in a Secret, which all read. Gates come from their objects, and from
 //! [`gates_shared`](crate::gates_shared). A Node whose creation cannot be answered is created without the taint, and tainted when it is
-//! seen: nothing here writes to Nodes.
+//! seen: nothing here writes to Nodes. A pod is then created without the readiness gate, and stays so.
 
 mod certificate_secret;
 mod certificates;
+mod pods;
 mod serve;
 
 pub use certificate_secret::Secrets;
 pub use certificates::Certificates;
+pub use pods::{POD_PATH, PodAnswers};
 pub use serve::{Serving, serve, tls};
 
 use crate::{
@@ -35,13 +38,13 @@ use planner::node_gates::{
 };
 use std::sync::Arc;
 
-/// Where the API server finds the webhook.
+/// Where the API server finds the webhook for Nodes.
 pub const PATH: &str = "/mutate-node";
 
 /// Gates as every replica reads them, whether it leads or not; one that cannot be decoded is left out.
 type Gates = Store<DeserializeGuard<NodeReadinessGate>>;
 
-/// What answers rest on.
+/// What answers about Nodes rest on.
 #[derive(Clone)]
 pub struct Answers {
     gates: Gates,
@@ -86,9 +89,9 @@ fn is_shut(status: Option<&NodeReadinessGateStatus>) -> bool {
     conditions.any(|condition| condition.type_ == "Satisfiable" && condition.status == "False")
 }
 
-/// Answers of [`PATH`].
-pub fn router(answers: Answers) -> Router {
-    Router::new().route(PATH, post(answer)).with_state(answers)
+/// Answers of [`PATH`] and [`POD_PATH`].
+pub fn router(answers: Answers, pods: PodAnswers) -> Router {
+    Router::new().route(PATH, post(answer)).with_state(answers).route(POD_PATH, post(pods::answer)).with_state(pods)
 }
 
 async fn answer(State(answers): State<Answers>, body: Bytes) -> impl IntoResponse {
@@ -98,6 +101,9 @@ async fn answer(State(answers): State<Answers>, body: Bytes) -> impl IntoRespons
             answers.metrics.webhook_answered(answered);
             Ok(axum::Json(review))
         }
-        None => Err((StatusCode::BAD_REQUEST, "the body is no AdmissionReview\n")),
+        None => Err(NO_REVIEW),
     }
 }
+
+/// The answer to what is no review.
+const NO_REVIEW: (StatusCode, &str) = (StatusCode::BAD_REQUEST, "the body is no AdmissionReview\n");

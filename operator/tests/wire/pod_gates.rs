@@ -44,6 +44,9 @@ async fn answer(request: Request<Body>, written: &watch::Sender<Written>) -> (u1
     if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
         std::future::pending::<()>().await;
     }
+    if path.contains("/mutatingwebhookconfigurations/") {
+        return (404, json!({"kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404}));
+    }
     if method == Method::GET {
         let pods = NAMESPACES.iter().find(|namespace| path == format!("/api/v1/namespaces/{namespace}/pods"));
         let items = match pods {
@@ -99,6 +102,7 @@ async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_
         observer,
         metrics: metrics.pod_gates.clone(),
         foreign_objects: Vec::new(),
+        webhook: None,
         admission_policies: true,
     };
     tokio::select! {

@@ -3,6 +3,7 @@
 //! It knows neither kind of gate.
 
 pub mod policy_objects;
+pub mod review;
 
 use crds::{UnixSeconds, node_readiness_gate::GateTaint};
 

@@ -1,6 +1,7 @@
-//! Policies of the API server that gates stand behind: what those for nodes and those for pods share.
+//! Policies of the API server that gates stand behind, and the webhook in their place: what those for nodes and those for pods share.
 
 use crds::label_selector::{LabelOperator, LabelRequirement, LabelSelector};
+use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -34,6 +35,48 @@ impl AdmissionPolicy {
         }
         Self { policy: object("MutatingAdmissionPolicy", &spec), binding: object("MutatingAdmissionPolicyBinding", &binding), name }
     }
+}
+
+/// Name of the `MutatingWebhookConfiguration`. Each kind of gates has an entry of its own in it.
+pub const WEBHOOKS: &str = "ingress-daemonset-operator";
+
+/// What an API server is told of the webhook behind a Service.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedWebhook<'a> {
+    /// Namespace of the Service.
+    pub namespace: &'a str,
+    /// Its name.
+    pub service: &'a str,
+    /// Where the webhook is below it.
+    pub path: &'a str,
+    /// Authorities that the API server is to trust, in PEM.
+    pub trusted: &'a str,
+}
+
+impl ServedWebhook<'_> {
+    /// The entry of this name, for the creation of objects of the core group. Where the webhook does not answer in time, the object is
+    /// created without what it would add, as with a policy that fails.
+    pub fn entry(&self, name: &str, resource: &str, scope: &str) -> Value {
+        json!({
+            "name": name,
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {
+                "service": {"namespace": self.namespace, "name": self.service, "path": self.path, "port": 443},
+                "caBundle": ByteString(self.trusted.as_bytes().to_vec()),
+            },
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": 2,
+            "sideEffects": "None",
+            "reinvocationPolicy": "IfNeeded",
+            "matchPolicy": "Equivalent",
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource], "scope": scope}],
+        })
+    }
+}
+
+/// The configuration with one entry, for a server-side apply: the entries of others stay.
+pub fn configuration(entry: &Value) -> Value {
+    json!({"apiVersion": API, "kind": "MutatingWebhookConfiguration", "metadata": {"name": WEBHOOKS}, "webhooks": [entry]})
 }
 
 /// Adds an element to a list that may not be there: the list is part of what `parent` is, and at `path` below it. An empty list

@@ -10,13 +10,12 @@ use super::{
 };
 use crate::gates_shared::{
     Key,
-    policy_objects::{API, AdmissionPolicy, append, quote, selector},
+    policy_objects::{AdmissionPolicy, ServedWebhook, append, quote, selector},
 };
 use crds::{
     UnixSeconds, hash, names,
     node_readiness_gate::{GateTaint, Inject, NodeReadinessGateSpec, OnCreate},
 };
-use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -194,32 +193,15 @@ fn map(entries: &[(&str, &str)], value: Option<&str>) -> String {
     format!("{{{}}}", entries.join(", "))
 }
 
-/// Name of the `MutatingWebhookConfiguration` and of the webhook in it.
-pub const WEBHOOK: (&str, &str) = ("ingress-daemonset-operator", "nodes.ingressdaemonsets.mumoshu.github.io");
+/// Name of the entry for nodes in the `MutatingWebhookConfiguration`.
+pub const WEBHOOK: &str = "nodes.ingressdaemonsets.mumoshu.github.io";
 
-/// What the API server is told about the operator's webhook behind a Service, `(namespace, name)`: which authorities it trusts,
-/// in PEM, and for which nodes it asks, as [`asked`].
-pub fn webhook((namespace, service): (&str, &str), path: &str, trusted: &str, asked: &str) -> Value {
-    json!({
-        "apiVersion": API, "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": WEBHOOK.0},
-        "webhooks": [{
-            "name": WEBHOOK.1,
-            "admissionReviewVersions": ["v1"],
-            "clientConfig": {
-                "service": {"namespace": namespace, "name": service, "path": path, "port": 443},
-                "caBundle": ByteString(trusted.as_bytes().to_vec()),
-            },
-            // A node that cannot be tainted now is tainted when it is seen; one that cannot be created is lost.
-            "failurePolicy": "Ignore",
-            "timeoutSeconds": 2,
-            "sideEffects": "None",
-            "reinvocationPolicy": "IfNeeded",
-            "matchPolicy": "Equivalent",
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nodes"], "scope": "Cluster"}],
-            "matchConditions": [{"name": "selected-and-not-tainted", "expression": asked}],
-        }],
-    })
+/// The entry for nodes, which tells the API server for which nodes it asks, as [`asked`]. A node that cannot be tainted now is tainted
+/// when it is seen; one that cannot be created is lost.
+pub fn webhook(served: &ServedWebhook<'_>, asked: &str) -> Value {
+    let mut entry = served.entry(WEBHOOK, "nodes", "Cluster");
+    entry["matchConditions"] = json!([{"name": "selected-and-not-tainted", "expression": asked}]);
+    entry
 }
 
 /// For which new nodes a webhook is asked for one gate: those that it selects and that miss its taint; nothing for a gate that

@@ -5,9 +5,9 @@ use super::{
     record::{Record, annotation_key},
     world::Gate,
 };
+use crate::gates_shared::review::Request;
 use crds::{UnixSeconds, node_readiness_gate::OnCreate};
-use k8s_openapi::{ByteString, api::core::v1::Node};
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -22,48 +22,20 @@ pub enum Answered {
     Undecodable,
 }
 
-#[derive(Deserialize)]
-struct Review {
-    #[serde(default)]
-    request: Option<Request>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Request {
-    uid: String,
-    operation: String,
-    kind: ReviewKind,
-    object: Value,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ReviewKind {
-    group: String,
-    kind: String,
-}
-
 /// The `AdmissionReview` that answers the one in `body`; nothing when that is none. `gates` are those that a webhook may act
 /// for; `now` in seconds since 1970.
 pub fn review<'a>(body: &[u8], gates: impl Iterator<Item = &'a Gate>, now: UnixSeconds) -> Option<(Value, Answered)> {
-    let review: Review = serde_json::from_slice(body).ok()?;
-    let request = review.request.unwrap_or_default();
-    let is_new_node = request.operation == "CREATE" && request.kind.kind == "Node" && request.kind.group.is_empty();
-    let (operations, answered) = match is_new_node.then(|| serde_json::from_value::<Node>(request.object)) {
+    let mut request = Request::read(body)?;
+    let object = std::mem::take(&mut request.object);
+    let (operations, answered) = match request.creates("Node").then(|| serde_json::from_value::<Node>(object)) {
         Some(Ok(node)) => match mutate(&node, gates, now) {
-            operations if operations.is_empty() => (None, Answered::Unchanged),
-            operations => (Some(operations), Answered::Tainted),
+            operations if operations.is_empty() => (operations, Answered::Unchanged),
+            operations => (operations, Answered::Tainted),
         },
-        Some(Err(_)) => (None, Answered::Undecodable),
-        None => (None, Answered::Unchanged),
+        Some(Err(_)) => (Vec::new(), Answered::Undecodable),
+        None => (Vec::new(), Answered::Unchanged),
     };
-    let mut response = json!({"uid": request.uid, "allowed": true});
-    if let Some(operations) = operations {
-        response["patchType"] = "JSONPatch".into();
-        response["patch"] = json!(ByteString(Value::from(operations).to_string().into_bytes()));
-    }
-    Some((json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}), answered))
+    Some((request.allowed(operations), answered))
 }
 
 /// Whether a webhook may act for the gate.
@@ -115,6 +87,7 @@ fn mutate<'a>(node: &Node, gates: impl Iterator<Item = &'a Gate>, now: UnixSecon
 mod tests {
     use super::*;
     use crds::node_readiness_gate::NodeReadinessGateSpec;
+    use k8s_openapi::ByteString;
 
     /// As the presets of the original: every node but those of the cloud's own pool.
     fn startup() -> Gate {

@@ -9,6 +9,7 @@ pub mod links;
 pub mod owners;
 pub mod patch;
 pub mod policy_objects;
+pub mod review;
 pub mod source;
 pub mod status;
 pub mod world;

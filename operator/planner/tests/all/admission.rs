@@ -26,11 +26,11 @@ use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Few, so that selectors and labels meet; some that end a literal, a list or an expression of CEL where they are not escaped.
-const KEYS: [&str; 5] = ["role", "topology.kubernetes.io/zone", "a.b", "it's", "x] || true"];
-const VALUES: [&str; 9] = ["", "edge", "Edge", "it's", "\\", "\\'", "a\nb\u{7}", "ü\u{1f600}", "'] || true || '' in ['"];
+pub const KEYS: [&str; 5] = ["role", "topology.kubernetes.io/zone", "a.b", "it's", "x] || true"];
+pub const VALUES: [&str; 9] = ["", "edge", "Edge", "it's", "\\", "\\'", "a\nb\u{7}", "ü\u{1f600}", "'] || true || '' in ['"];
 const EFFECTS: [Effect; 3] = [Effect::NoSchedule, Effect::PreferNoSchedule, Effect::NoExecute];
 
-fn texts(from: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
+pub fn texts(from: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
     select(from).prop_map(str::to_owned)
 }
 
@@ -43,7 +43,7 @@ fn requirement() -> impl Strategy<Value = LabelRequirement> {
     })
 }
 
-fn selector() -> impl Strategy<Value = LabelSelector> {
+pub fn selector() -> impl Strategy<Value = LabelSelector> {
     (collection::btree_map(texts(&KEYS), texts(&VALUES), 0..3), collection::vec(requirement(), 0..4))
         .prop_map(|(match_labels, match_expressions)| LabelSelector { match_labels, match_expressions })
 }

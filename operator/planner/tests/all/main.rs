@@ -25,6 +25,7 @@ mod node_rights;
 mod noise;
 mod placement;
 mod places;
+mod pod_admission;
 mod pod_gates;
 mod pod_security;
 mod proof;

@@ -1,0 +1,93 @@
+use super::*;
+use crate::tests::AdmissionServer;
+
+const NODES: &str = "nodes.example.com";
+const PODS: &str = "pods.example.com";
+
+fn sync(server: &AdmissionServer, name: &'static str, trusted: &watch::Sender<Option<String>>) -> WebhookSync {
+    let served = WebhookService { namespace: "system".into(), service: "hook".into(), path: "/", trusted: trusted.subscribe() };
+    WebhookSync::new(server.client(), name, name, Some(served))
+}
+
+fn entry(name: &'static str) -> impl FnOnce(&ServedWebhook<'_>) -> Option<Value> {
+    move |served| Some(served.entry(name, "things", "Cluster"))
+}
+
+fn none(_: &ServedWebhook<'_>) -> Option<Value> {
+    None
+}
+
+fn names(server: &AdmissionServer) -> Option<Vec<String>> {
+    server.entries().map(|entries| entries.into_keys().collect())
+}
+
+const WRITTEN: Kept = Kept::Written { before: false };
+
+#[tokio::test]
+async fn each_kind_keeps_its_own_entry_and_the_object_goes_with_the_last_one() {
+    let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
+    let [mut nodes, mut pods] = [NODES, PODS].map(|name| sync(&server, name, &trusted));
+    assert!(nodes.find().await && pods.find().await);
+    assert_eq!((nodes.keep(none, false).await, server.calls().len()), (Kept::Absent, 0));
+    assert_eq!((nodes.keep(entry(NODES), false).await, names(&server)), (WRITTEN, Some(vec![NODES.into()])));
+    assert_eq!((pods.keep(entry(PODS), false).await, names(&server)), (WRITTEN, Some(vec![NODES.into(), PODS.into()])));
+    server.calls();
+    assert!(nodes.find().await && pods.find().await);
+    assert_eq!((nodes.keep(entry(NODES), false).await, pods.keep(entry(PODS), false).await), (Kept::Same, Kept::Same));
+    assert!(server.calls().is_empty(), "what the other kind wrote changes nothing here");
+    assert_eq!((nodes.keep(none, true).await, names(&server).map(|names| names.len())), (Kept::Same, Some(2)), "spared");
+    assert_eq!((nodes.keep(none, false).await, names(&server)), (Kept::Absent, Some(vec![PODS.into()])));
+    assert!(pods.find().await);
+    assert_eq!(pods.keep(entry(PODS), false).await, Kept::Same);
+    assert_eq!((pods.keep(none, false).await, names(&server)), (Kept::Absent, None));
+}
+
+#[tokio::test]
+async fn an_entry_that_comes_while_the_last_other_one_goes_stays() {
+    let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
+    let [mut nodes, mut pods] = [NODES, PODS].map(|name| sync(&server, name, &trusted));
+    assert_eq!(nodes.keep(entry(NODES), false).await, WRITTEN);
+    let served = ServedWebhook { namespace: "system", service: "hook", path: "/", trusted: "authority" };
+    *server.raced.lock().unwrap() = Some(served.entry(PODS, "things", "Cluster"));
+    assert!(matches!(nodes.keep(none, false).await, Kept::Refused(_)));
+    assert_eq!((nodes.keep(none, false).await, names(&server)), (Kept::Absent, Some(vec![PODS.into()])), "when it is tried again");
+    assert!(pods.find().await);
+    assert_eq!(pods.keep(entry(PODS), false).await, WRITTEN, "another operator wrote it: it counts from now");
+}
+
+#[tokio::test]
+async fn an_entry_is_mended_when_somebody_changed_or_removed_it_and_follows_the_authorities() {
+    let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(None));
+    let mut pods = sync(&server, PODS, &trusted);
+    assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (Kept::Absent, false), "there are no certificates");
+    trusted.send_replace(Some("one".to_owned()));
+    pods.changed().await;
+    assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (WRITTEN, true));
+    server.objects.lock().unwrap().get_mut(crate::tests::WEBHOOKS).unwrap()["webhooks"][0]["timeoutSeconds"] = 30.into();
+    assert!(pods.find().await && !pods.is_written());
+    assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (WRITTEN, true));
+    assert_eq!(server.entries().unwrap()[PODS]["timeoutSeconds"], 2);
+    server.objects.lock().unwrap().get_mut(crate::tests::WEBHOOKS).unwrap()["webhooks"] = json!([]);
+    assert!(pods.find().await && !pods.is_written());
+    assert_eq!(pods.keep(entry(PODS), false).await, WRITTEN);
+    trusted.send_replace(Some("two".to_owned()));
+    assert_eq!(pods.keep(entry(PODS), false).await, WRITTEN);
+    let bundle = json!(k8s_openapi::ByteString(b"two".to_vec()));
+    assert_eq!(server.entries().unwrap()[PODS]["clientConfig"]["caBundle"], bundle);
+    let narrow = |served: &ServedWebhook<'_>| {
+        let mut entry = served.entry(PODS, "things", "Cluster");
+        entry["namespaceSelector"] = json!({});
+        Some(entry)
+    };
+    assert_eq!(pods.keep(narrow, false).await, Kept::Written { before: true }, "the same authorities as before");
+}
+
+#[tokio::test]
+async fn a_configuration_without_entries_is_deleted() {
+    let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(None));
+    let mut pods = sync(&server, PODS, &trusted);
+    let empty = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": {"name": WEBHOOKS, "resourceVersion": "1"}, "webhooks": []});
+    server.objects.lock().unwrap().insert(crate::tests::WEBHOOKS.to_owned(), empty);
+    assert!(pods.find().await);
+    assert_eq!((pods.keep(none, false).await, names(&server)), (Kept::Absent, None));
+}

@@ -1,0 +1,138 @@
+use super::*;
+use crate::tests::AdmissionServer;
+use serde_json::json;
+
+const WEBHOOK: &str = policy_objects::WEBHOOK;
+
+fn gate(namespace: &str, on_create: &str, label: &str) -> Arc<Gate> {
+    let spec = json!({
+        "conditionType": "example.com/open", "source": {"manual": {}}, "selector": {"matchLabels": {"app": label}},
+        "admission": {"onCreate": on_create},
+    });
+    Arc::new(Gate {
+        namespace: namespace.into(),
+        name: "open".into(),
+        uid: format!("{namespace}-uid"),
+        generation: 1,
+        created: 0,
+        deleting: false,
+        spec: serde_json::from_value(spec).unwrap(),
+    })
+}
+
+/// Of an operator that serves a webhook in namespace `system`, or none.
+fn sync(server: &AdmissionServer, trusted: Option<&watch::Sender<Option<String>>>) -> (PodPolicySync, Arc<PolicyHandle>) {
+    let served = trusted.map(|trusted| WebhookService {
+        namespace: "system".into(),
+        service: "hook".into(),
+        path: "/mutate-pod",
+        trusted: trusted.subscribe(),
+    });
+    let admission = Arc::new(PolicyHandle::new(served.as_ref().map(|served| served.namespace.clone())));
+    (PodPolicySync::new(server.client(), Arc::clone(&admission), served, policy_sync::versions(true)), admission)
+}
+
+fn said(admission: &PolicyHandle, gate: &Gate) -> (&'static str, bool) {
+    let (reason, works, _) = admission.condition(gate).unwrap();
+    (reason, works)
+}
+
+fn authority() -> watch::Sender<Option<String>> {
+    watch::Sender::new(Some("authority".to_owned()))
+}
+
+#[tokio::test]
+async fn without_policies_the_webhook_is_asked_for_pods_of_gates_as_long_as_there_are_such_and_the_gates_say_so() {
+    let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, watch::Sender::new(None));
+    let (mut sync, admission) = sync(&server, Some(&trusted));
+    let (web, shop) = (gate("web", "Auto", "web"), gate("shop", "Auto", "shop"));
+    assert_eq!(said(&admission, &web), ("PolicyPending", false), "nothing is known yet");
+    admission.want(vec![Arc::clone(&web)], false);
+    assert!(sync.round(true).await);
+    assert_eq!((said(&admission, &web), server.entries()), (("WebhookPending", false), None), "there are no certificates");
+    trusted.send_replace(Some("authority".to_owned()));
+    assert!(sync.round(false).await && admission.has_news());
+    assert_eq!(said(&admission, &web), ("Webhook", true));
+    let entry = server.entries().unwrap().remove(WEBHOOK).unwrap();
+    assert_eq!(entry["clientConfig"]["service"]["path"], "/mutate-pod");
+    assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["web"]));
+    assert_eq!(said(&admission, &gate("web", "Auto", "edited")), ("WebhookPending", false), "it was not written yet");
+    admission.want(vec![Arc::clone(&web), Arc::clone(&shop)], false);
+    assert_eq!(said(&admission, &shop), ("WebhookPending", false));
+    assert!(sync.round(false).await);
+    assert_eq!((said(&admission, &web), said(&admission, &shop)), (("Webhook", true), ("Webhook", true)));
+    let entry = server.entries().unwrap().remove(WEBHOOK).unwrap();
+    assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["shop", "web"]));
+    server.calls();
+    assert!(sync.round(true).await && server.calls().is_empty(), "it is there as it was left");
+    admission.want(Vec::new(), true);
+    assert!(sync.round(false).await && server.entries().is_some(), "gates that cannot be read may need it");
+    admission.want(Vec::new(), false);
+    assert!(sync.round(false).await);
+    assert_eq!(server.entries(), None);
+}
+
+#[tokio::test]
+async fn with_policies_only_a_gate_that_asks_for_the_webhook_gets_it_and_no_policy() {
+    let (server, trusted) = (AdmissionServer::default(), authority());
+    let (mut sync, admission) = sync(&server, Some(&trusted));
+    let (auto, webhook) = (gate("web", "Auto", "web"), gate("shop", "Webhook", "shop"));
+    admission.want(vec![Arc::clone(&auto)], false);
+    assert!(sync.round(true).await);
+    assert_eq!((said(&admission, &auto), server.entries()), (("Policy", true), None));
+    let policies = || server.objects.lock().unwrap().keys().filter(|path| path.starts_with("mutatingadmissionpolicies/")).count();
+    assert_eq!(policies(), 1);
+    admission.want(vec![Arc::clone(&webhook)], false);
+    assert!(sync.round(false).await);
+    assert_eq!((said(&admission, &webhook), policies()), (("Webhook", true), 0));
+    assert_eq!(server.entries().unwrap().into_keys().collect::<Vec<_>>(), [WEBHOOK]);
+}
+
+#[tokio::test]
+async fn a_gate_that_gets_neither_says_what_is_missing_and_what_to_do() {
+    let server = AdmissionServer { without_policies: true, ..AdmissionServer::default() };
+    let (mut without, admission) = sync(&server, None);
+    admission.want(vec![gate("web", "Auto", "web")], false);
+    assert!(without.round(true).await && server.calls().is_empty());
+    for (on_create, reason, advice) in
+        [("Auto", "NoPolicies", "--webhook-service"), ("Policy", "NoPolicies", "to Auto"), ("Webhook", "NoWebhook", "--webhook-service")]
+    {
+        let (said, works, message) = admission.condition(&gate("web", on_create, "web")).unwrap();
+        assert_eq!((said, works), (reason, false), "{on_create}");
+        assert!(message.contains(advice) && message.contains("templates"), "{message}");
+    }
+    assert_eq!(admission.condition(&gate("web", "None", "web")), None);
+    let trusted = authority();
+    let (mut with, admission) = sync(&server, Some(&trusted));
+    let own = gate("system", "Auto", "operator");
+    admission.want(vec![Arc::clone(&own)], false);
+    assert!(with.round(true).await);
+    assert_eq!((said(&admission, &own), server.entries()), (("OperatorNamespace", false), None), "its own pods need no answer of it");
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_refused_is_told_of_and_tried_again() {
+    let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
+    let (mut sync, admission) = sync(&server, Some(&trusted));
+    let web = gate("web", "Auto", "web");
+    admission.want(vec![Arc::clone(&web)], false);
+    *server.refuses.lock().unwrap() = true;
+    assert!(!sync.round(true).await);
+    assert_eq!(said(&admission, &web), ("WebhookRefused", false));
+    *server.refuses.lock().unwrap() = false;
+    assert!(sync.round(false).await && admission.has_news());
+    assert_eq!(said(&admission, &web), ("Webhook", true));
+}
+
+#[tokio::test]
+async fn an_operator_without_a_webhook_removes_the_entry_of_a_former_one() {
+    let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
+    let (mut former, admission) = sync(&server, Some(&trusted));
+    let web = gate("web", "Auto", "web");
+    admission.want(vec![Arc::clone(&web)], false);
+    assert!(former.round(true).await && server.entries().is_some());
+    let (mut next, admission) = sync(&server, None);
+    admission.want(vec![Arc::clone(&web)], false);
+    assert!(next.round(true).await);
+    assert_eq!((server.entries(), said(&admission, &web)), (None, ("NoPolicies", false)));
+}
