@@ -358,8 +358,12 @@ async fn listed(bed: &Bed, pod: &Value) -> Result<Vec<String>> {
 async fn injection(bed: &Bed) -> Result<()> {
     const TYPE: &str = "example.com/injected";
     let guide = Guide::in_file(bed, GUIDE, Some("Add the readiness gate to pods"), &[])?;
-    bed.apply(&[guide.named("PodReadinessGate", "injected")?]).await?;
-    says(bed, "injected", "its policy is there", |status| has(status, "AdmissionActive", "True", "Policy")).await?;
+    let gate = guide.named("PodReadinessGate", "injected")?;
+    bed.apply(std::slice::from_ref(&gate)).await?;
+    // By the best way that the API server has.
+    let kinds = bed.kubectl(&["api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name"]).await?;
+    let way = if kinds.contains("mutatingadmissionpolicies") { "Policy" } else { "Webhook" };
+    says(bed, "injected", way, |status| has(status, "AdmissionActive", "True", way)).await?;
     let selected = sleeper("injected", "injected", &[]);
     let is_listed = async |pod: &Value, wanted: &[&str]| {
         eventually(MINUTE, &format!("pods list {wanted:?}"), async || {
@@ -375,19 +379,40 @@ async fn injection(bed: &Bed) -> Result<()> {
     is_listed(&sleeper("other", "other", &[]), &[]).await?;
     is_listed(&sleeper("both", "injected", &["example.com/own"]), &["example.com/own", TYPE]).await?;
     is_listed(&sleeper("listed", "injected", &[TYPE]), &[TYPE]).await?;
+    bed.say(&format!("selected pods get the readiness gate as they are created, where the Namespace agreed: {way}"));
+    by_webhook(bed, gate).await?;
+    for (pod, wanted) in
+        [(sleeper("both", "injected", &["example.com/own"]), &["example.com/own", TYPE][..]), (selected.clone(), &[TYPE][..])]
+    {
+        is_listed(&pod, wanted).await?;
+    }
+    is_listed(&sleeper("other", "other", &[]), &[]).await?;
     bed.apply(std::slice::from_ref(&selected)).await?;
     becomes(bed, "injected", TYPE, Some(("True", "SourceTrue"))).await?;
     is_ready(bed, "injected", true).await?;
     gates(bed).delete("injected", &DeleteParams::default()).await?;
-    eventually(MINUTE, "the policy went with its gate", async || {
-        let left = admission_policies(bed, "").await?;
+    eventually(MINUTE, "what injects went with its gate", async || {
+        let left = admission_objects(bed).await?;
         ensure!(left.trim().is_empty(), "{left}");
         Ok(())
     })
     .await?;
     is_listed(&sleeper("later", "injected", &[]), &[]).await?;
-    bed.say("selected pods get the readiness gate as they are created, where the Namespace agreed");
+    bed.say("the webhook does the same, and goes with the last gate");
     Ok(())
+}
+
+/// The same gate, which now asks for the webhook: its policy is gone when pods get the readiness gate again.
+async fn by_webhook(bed: &Bed, mut gate: Value) -> Result<()> {
+    gate["spec"]["admission"]["onCreate"] = "Webhook".into();
+    bed.apply(&[gate]).await?;
+    says(bed, "injected", "by the webhook", |status| has(status, "AdmissionActive", "True", "Webhook")).await?;
+    eventually(MINUTE, "the policy is gone", async || {
+        let left = admission_policies(bed, "").await?;
+        ensure!(left.trim().is_empty(), "{left}");
+        Ok(())
+    })
+    .await
 }
 
 /// Answers every request with a status that may change, until it is dropped.
