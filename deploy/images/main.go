@@ -202,7 +202,7 @@ func (build release) files(program program, triple string) ([]file, error) {
 	return []file{
 		{"licenses/sbom.cdx.json", 0o644, bom},
 		{"licenses/LICENSE", 0o644, own},
-		{"licenses/THIRD-PARTY", 0o644, others},
+		{"licenses/THIRD-PARTY", 0o644, []byte(others + musl + roots)},
 		{"etc/passwd", 0o644, users},
 		{"etc/ssl/certs/ca-certificates.crt", 0o644, certificates()},
 		{program.binary, 0o755, binary},

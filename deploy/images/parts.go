@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -174,10 +175,28 @@ func encode(bom *cyclonedx.BOM) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright|notice|unlicense)`)
+var (
+	licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright|notice|unlicense)`)
+	// Such as licenses.rs.
+	sourceFile = regexp.MustCompile(`(?i)\.(rs|c|h|go|py)$`)
+)
+
+// licenceTexts are those of a crate, by path. What it brings along of others, such as sources in C, has its own below the directory of that.
+func licenceTexts(sources string) ([]string, error) {
+	var texts []string
+	err := filepath.WalkDir(sources, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || !licenceFile.MatchString(entry.Name()) || sourceFile.MatchString(entry.Name()) {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		texts = append(texts, strings.TrimSpace(strings.ReplaceAll(string(content), "\r\n", "\n")))
+		return err
+	})
+	return texts, err
+}
 
 // licencesOf are the texts that the crates come with, each once, below the names of the crates that have it.
-func licencesOf(parts []part) ([]byte, error) {
+func licencesOf(parts []part) (string, error) {
 	var texts []string
 	users := map[string][]string{}
 	for _, part := range parts {
@@ -185,34 +204,20 @@ func licencesOf(parts []part) ([]byte, error) {
 			continue
 		}
 		name := part.name + " " + part.version
-		entries, err := os.ReadDir(part.sources)
+		found, err := licenceTexts(part.sources)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-		found := false
-		for _, entry := range entries {
-			if !licenceFile.MatchString(entry.Name()) || !entry.Type().IsRegular() {
-				continue
-			}
-			content, err := os.ReadFile(filepath.Join(part.sources, entry.Name()))
-			if err != nil {
-				return nil, err
-			}
-			text := strings.TrimSpace(strings.ReplaceAll(string(content), "\r\n", "\n"))
+		if len(found) == 0 {
+			found = []string{"Licence: " + part.licence + ". The package contains no text of it."}
+		}
+		for _, text := range found {
 			if users[text] == nil {
 				texts = append(texts, text)
 			}
-			found = true
 			if !slices.Contains(users[text], name) {
 				users[text] = append(users[text], name)
 			}
-		}
-		if !found {
-			text := "Licence: " + part.licence + ". The package contains no text of it."
-			if users[text] == nil {
-				texts = append(texts, text)
-			}
-			users[text] = append(users[text], name)
 		}
 	}
 	var document strings.Builder
@@ -220,13 +225,12 @@ func licencesOf(parts []part) ([]byte, error) {
 	for _, text := range texts {
 		fmt.Fprintf(&document, "\n==== %s ====\n\n%s\n", strings.Join(users[text], ", "), text)
 	}
-	document.WriteString(others)
-	return []byte(document.String()), nil
+	document.WriteString("\n==== Rust's standard library: MIT OR Apache-2.0, https://www.rust-lang.org ====\n")
+	return document.String(), nil
 }
 
 // What is no crate.
-const others = `
-==== Rust's standard library: MIT OR Apache-2.0, https://www.rust-lang.org ====
-==== musl, the C library: MIT, https://musl.libc.org ====
-==== certificates in /etc/ssl/certs: MPL-2.0, of Mozilla's list, https://wiki.mozilla.org/CA ====
-`
+const (
+	musl  = "==== musl, the C library: MIT, https://musl.libc.org ====\n"
+	roots = "==== certificates in /etc/ssl/certs: MPL-2.0, of Mozilla's list, https://wiki.mozilla.org/CA ====\n"
+)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -45,6 +47,46 @@ func TestWhatCargoDidNotSayIsAnError(t *testing.T) {
 		if parts, err := partsIn(tree, known("own 1.0.0")); err == nil {
 			t.Errorf("%q became %v", tree, parts)
 		}
+	}
+}
+
+// textsFor are the licences of a program of this checkout.
+func textsFor(t *testing.T, crate, triple string) string {
+	t.Helper()
+	parts, err := partsOf("../..", crate, triple)
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts, err := licencesOf(parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts
+}
+
+func TestTheLicencesOfSourcesThatACrateBringsAlongAreThere(t *testing.T) {
+	texts := textsFor(t, "operator", triples["amd64"])
+	// Of jemalloc, of ring's curves, and of the time zones that the operator carries; each lies below a crate's top directory.
+	for _, words := range []string{"Jason Evans", "the fiat-crypto authors", "the tz code and data"} {
+		if !strings.Contains(texts, words) {
+			t.Errorf("no text has %q", words)
+		}
+	}
+}
+
+func TestSourcesAreNoLicences(t *testing.T) {
+	sources := t.TempDir()
+	for path, content := range map[string]string{"LICENSE": "one\r\n", "vendored/c/COPYING": "two", "src/licenses.rs": "no", "src/notice.c": "no", "README": "no"} {
+		path = filepath.Join(sources, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if texts, err := licenceTexts(sources); err != nil || strings.Join(texts, " ") != "one two" {
+		t.Errorf("%q (%v)", texts, err)
 	}
 }
 
