@@ -62,7 +62,7 @@ type release struct {
 
 func main() {
 	var build release
-	var architectures string
+	var architectures, texts, triple string
 	var created int64
 	flag.StringVar(&build.repository, "repository", ".", "checkout that the binaries are built from")
 	flag.StringVar(&build.version, "version", "", "version, which becomes the tag")
@@ -74,7 +74,18 @@ func main() {
 	flag.StringVar(&build.output, "output", "target/images", "directory to write to")
 	flag.StringVar(&architectures, "architectures", "amd64,arm64", "architectures, separated by commas")
 	flag.BoolVar(&build.unpack, "unpack", false, "also write the files of each image to OUTPUT/NAME-ARCHITECTURE, as the Containerfile needs them")
+	flag.StringVar(&texts, "licences", "", "crate: print the licences of what it is built with for -triple, and write no image")
+	flag.StringVar(&triple, "triple", "", "Rust's name of the target, for -licences")
 	flag.Parse()
+	if texts != "" {
+		text, err := licencesFor(build.repository, texts, triple)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "images:", err)
+			os.Exit(1)
+		}
+		fmt.Print(text)
+		return
+	}
 	if err := checkPrefix(build.prefix); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
@@ -194,7 +205,7 @@ func (build release) files(program program, triple string) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	others, err := licencesOf(parts)
+	others, err := licencesOf(parts, triple)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +213,7 @@ func (build release) files(program program, triple string) ([]file, error) {
 	return []file{
 		{"licenses/sbom.cdx.json", 0o644, bom},
 		{"licenses/LICENSE", 0o644, own},
-		{"licenses/THIRD-PARTY", 0o644, []byte(others + musl + roots)},
+		{"licenses/THIRD-PARTY", 0o644, []byte(others + roots)},
 		{"etc/passwd", 0o644, users},
 		{"etc/ssl/certs/ca-certificates.crt", 0o644, certificates()},
 		{program.binary, 0o755, binary},

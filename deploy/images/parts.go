@@ -195,8 +195,9 @@ func licenceTexts(sources string) ([]string, error) {
 	return texts, err
 }
 
-// licencesOf are the texts that the crates come with, each once, below the names of the crates that have it.
-func licencesOf(parts []part) (string, error) {
+// licencesOf are the texts that the crates come with, each once, below the names of the crates that have it; and what else the target's
+// compiler links.
+func licencesOf(parts []part, triple string) (string, error) {
 	var texts []string
 	users := map[string][]string{}
 	for _, part := range parts {
@@ -226,11 +227,24 @@ func licencesOf(parts []part) (string, error) {
 		fmt.Fprintf(&document, "\n==== %s ====\n\n%s\n", strings.Join(users[text], ", "), text)
 	}
 	document.WriteString("\n==== Rust's standard library: MIT OR Apache-2.0, https://www.rust-lang.org ====\n")
+	document.WriteString(libraries[triple[strings.LastIndex(triple, "-")+1:]])
 	return document.String(), nil
 }
 
-// What is no crate.
-const (
-	musl  = "==== musl, the C library: MIT, https://musl.libc.org ====\n"
-	roots = "==== certificates in /etc/ssl/certs: MPL-2.0, of Mozilla's list, https://wiki.mozilla.org/CA ====\n"
-)
+// licencesFor are those of a crate of the checkout.
+func licencesFor(repository, crate, triple string) (string, error) {
+	parts, err := partsOf(repository, crate, triple)
+	if err != nil {
+		return "", err
+	}
+	return licencesOf(parts, triple)
+}
+
+// By the end of Rust's name of a target. macOS has its own.
+var libraries = map[string]string{
+	"musl": "==== musl, the C library: MIT, https://musl.libc.org ====\n",
+	"gnu":  "==== mingw-w64, the C library: ZPL-2.1 and public domain, https://www.mingw-w64.org ====\n",
+}
+
+// What an image has beside a program.
+const roots = "==== certificates in /etc/ssl/certs: MPL-2.0, of Mozilla's list, https://wiki.mozilla.org/CA ====\n"

@@ -50,26 +50,34 @@ func TestWhatCargoDidNotSayIsAnError(t *testing.T) {
 	}
 }
 
-// textsFor are the licences of a program of this checkout.
-func textsFor(t *testing.T, crate, triple string) string {
-	t.Helper()
-	parts, err := partsOf("../..", crate, triple)
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts, err := licencesOf(parts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return texts
-}
-
 func TestTheLicencesOfSourcesThatACrateBringsAlongAreThere(t *testing.T) {
-	texts := textsFor(t, "operator", triples["amd64"])
+	texts, err := licencesFor("../..", "operator", triples["amd64"])
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Of jemalloc, of ring's curves, and of the time zones that the operator carries; each lies below a crate's top directory.
 	for _, words := range []string{"Jason Evans", "the fiat-crypto authors", "the tz code and data"} {
 		if !strings.Contains(texts, words) {
 			t.Errorf("no text has %q", words)
+		}
+	}
+}
+
+func TestTheLicencesOfThePluginAreThoseOfItsPlatform(t *testing.T) {
+	for triple, expected := range map[string][3]bool{
+		"x86_64-unknown-linux-musl": {false, true, false}, "x86_64-pc-windows-gnu": {true, false, true}, "aarch64-apple-darwin": {},
+	} {
+		texts, err := licencesFor("../..", "kubectl-ids", triple)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(texts, "Permission is hereby granted, free of charge") {
+			t.Errorf("%s: there is no text of the MIT licence", triple)
+		}
+		for number, word := range []string{"windows-sys ", "musl", "mingw-w64"} {
+			if strings.Contains(texts, word) != expected[number] {
+				t.Errorf("%s: it has %q: %v", triple, word, !expected[number])
+			}
 		}
 	}
 }
