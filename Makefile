@@ -18,7 +18,7 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter images images-test containerfile-test versions kubelet-bed manifests chart-test
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions kwok prose-linter promtool images images-test containerfile-test versions kubelet-bed manifests chart-test
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
@@ -189,6 +189,8 @@ $(HELM) $(KUBECONFORM) $(ACTIONLINT): e2e/tools/go.mod e2e/tools/go.sum
 	@mkdir -p $(@D)
 	cd e2e/tools && go build -trimpath -ldflags "-s -w $(PROGRAM_LDFLAGS)" -o ../../$@ $(PROGRAM)
 	@touch $@
+
+promtool: $(PROMTOOL)
 
 # Prometheus' own judge of alerts, under the Apache License 2.0; a module of its own, for it is large. It need not find any cloud's machines.
 $(PROMTOOL): e2e/tools/promtool/go.mod e2e/tools/promtool/go.sum
