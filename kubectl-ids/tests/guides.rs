@@ -106,3 +106,18 @@ fn no_guide_edits_a_file_in_a_way_that_only_gnu_sed_knows() {
     let found: Vec<_> = guides.iter().filter(|(_, text)| text.contains("sed -i ")).map(|(path, _)| path.display().to_string()).collect();
     assert_eq!(found, Vec::<String>::new(), "use `sed -i.bak`");
 }
+
+#[test]
+fn readme_and_the_tutorial_install_with_the_same_commands() {
+    let install = |file: &str| {
+        let text = fs::read_to_string(repository().join(file)).unwrap();
+        let section = text.split("\n## ").find(|section| section.starts_with("Install\n")).unwrap().to_owned();
+        // A command that goes on in the next line is one.
+        let section = section.replace("\\\n", " ");
+        let helm = section.lines().filter_map(|line| line.strip_prefix("$ helm "));
+        helm.map(|command| command.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let readme = install("README.md");
+    assert!(readme.iter().any(|command| command[0] == "install"), "{readme:?}");
+    assert_eq!(install("docs/tutorial.md"), readme);
+}
