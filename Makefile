@@ -24,7 +24,7 @@ help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
 	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
 	@echo "make test            the same in full, and each promise on a real control plane (a quarter of an hour)"
-	@echo "make soak            every scenario alone (hours); SOAK=name for some, REPEAT=20; goes on where it was stopped"
+	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20"
 	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
@@ -39,7 +39,7 @@ help:
 
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
 # e2e/Cargo.toml: the one after the other compiles none twice.
-demo: deps control-plane $(if $(filter kubelet,$(NODES)),kubelet-fittings)
+demo: deps $(if $(filter kubelet,$(NODES)),kubelet-packages) control-plane $(if $(filter kubelet,$(NODES)),kubelet-fittings)
 	@echo "building what the demo runs: bed, operator, health-checker, virtual-kubelet (four to eight minutes on two cores, once)"
 	@cargo build --locked -p e2e -p operator -p health-checker -p virtual-kubelet --bins
 	@$(if $(filter kubelet,$(NODES)),BED_KUBELETS=1) target/debug/bed demo $(if $(KEEP),--keep)
@@ -51,12 +51,10 @@ test: deps control-plane
 	@.ci/deps test
 	@.ci/test test
 
-# What a machine is not allowed to install, one scenario lacks, and says so; the others go on. Without SOAK and REPEAT, it is followed by all
-# that other versions of Kubernetes, real kubelets, images, chart and release are tested by.
-soak: deps control-plane definitions build
-	@-.ci/deps soak
-	@target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT))
-	@$(if $(SOAK)$(REPEAT),true,$(MAKE) --no-print-directory versions kubelets-if-possible chart-test images-test containerfile-test release-test)
+# With SOAK or REPEAT, scenarios alone. Else it goes on with all that other versions of Kubernetes, real kubelets, images, chart and release are
+# tested by, whatever failed before.
+soak: deps control-plane build
+	@$(if $(SOAK)$(REPEAT),.ci/deps soak; target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT)),.ci/soak)
 
 # What it builds is its own, below target/mutants.
 mutants:
@@ -116,19 +114,20 @@ versions: deps control-plane build $(if $(filter command line,$(origin KUBERNETE
 	@target/debug/bed versions $(if $(filter command line,$(origin KUBERNETES)),$(KUBERNETES))
 
 # Scenarios and the demo on machines with real kubelets, and with the images as they would be published. It needs root, control groups of
-# version 1, and Debian's containerd, runc, containernetworking-plugins, iptables, procps and busybox-static.
-kubelet-bed: deps control-plane build kubelet-fittings
+# version 1, and Debian's containerd, runc, containernetworking-plugins, iptables, procps and busybox-static: it looks for them before it builds.
+kubelet-bed: kubelet-packages control-plane build kubelet-fittings
 	@target/debug/bed kubelets $(SOAK)
 
-.PHONY: kubelet-fittings machine-images kubelets-if-possible
-# Where something is missing, it names each scenario as not run.
+.PHONY: kubelet-packages kubelet-fittings machine-images kubelets-if-possible
+# Where something is missing, also because images cannot be built, it names each scenario as not run.
 kubelets-if-possible: deps control-plane build
-	@-.ci/deps kubelets
-	@$(MAKE) --no-print-directory machine-images
+	@-$(MAKE) --no-print-directory kubelet-fittings
 	@target/debug/bed kubelets --if-possible
 
-kubelet-fittings: machine-images
+kubelet-packages:
 	@.ci/deps kubelets
+
+kubelet-fittings: kubelet-packages machine-images
 
 # What machines run, for this architecture alone.
 machine-images: $(KUBELET)
@@ -210,7 +209,7 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 	@touch $@
 
 # A release: docs/releasing.md. What it publishes beside images is in target/release-files.
-.PHONY: chart plugin-binaries plugin-archives release-files release-test
+.PHONY: chart plugin-binaries plugin-archives release-files release-tools release-test
 
 chart: $(HELM)
 	@.ci/chart package
@@ -226,7 +225,11 @@ release-files:
 
 KREW := target/bed/krew target/bed/validate-krew-manifest
 
-release-test: $(ACTIONLINT) $(KREW)
+# What .ci/release-test runs.
+release-tools: $(ACTIONLINT) $(KREW)
+	@.ci/deps release
+
+release-test: release-tools
 	@.ci/release-test
 
 # For tests of the plugin's manifest alone. krew is under the Apache License 2.0.
