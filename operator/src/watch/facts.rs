@@ -31,6 +31,7 @@ pub fn node(node: Node, specs: &mut SpecInterner) -> NodeFacts {
     let info = status.node_info;
     let conditions = status.conditions.unwrap_or_default();
     let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP").map(|address| address.address.clone());
+    let is_ready = |status: &str| conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == status);
     let has_annotations = node.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty());
     NodeFacts {
         uid: node.metadata.uid.unwrap_or_default(),
@@ -40,7 +41,8 @@ pub fn node(node: Node, specs: &mut SpecInterner) -> NodeFacts {
         has_annotations,
         taints: spec.taints.unwrap_or_default(),
         unschedulable: spec.unschedulable.unwrap_or(false),
-        ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        ready: is_ready("True"),
+        silent: is_ready("Unknown"),
         deleting: node.metadata.deletion_timestamp.is_some(),
         address,
         conditions: conditions.into_iter().map(|condition| node_condition(condition, specs)).collect(),

@@ -385,8 +385,9 @@ fn node_facts(status: &Value) -> std::sync::Arc<NodeFacts> {
 
 #[test]
 fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_address() {
-    for (status, ready) in [("True", true), ("False", false), ("Unknown", false)] {
-        assert_eq!(node_facts(&json!({ "conditions": [{ "type": "Ready", "status": status }] })).ready, ready, "{status}");
+    for (status, ready, silent) in [("True", true, false), ("False", false, false), ("Unknown", false, true)] {
+        let node = node_facts(&json!({ "conditions": [{ "type": "Ready", "status": status }] }));
+        assert_eq!((node.ready, node.silent), (ready, silent), "{status}");
     }
     let addresses = json!([
         { "type": "Hostname", "address": "a.example.com" },

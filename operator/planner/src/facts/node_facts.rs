@@ -28,6 +28,8 @@ pub struct NodeFacts {
     pub unschedulable: bool,
     /// The condition Ready is True.
     pub ready: bool,
+    /// The condition Ready is Unknown: the kubelet says nothing any more.
+    pub silent: bool,
     /// The Node has a deletion timestamp.
     pub deleting: bool,
     /// IP address at which the node is reached inside the cluster.

@@ -124,10 +124,12 @@ pub struct DaemonSetFacts {
 }
 
 impl DaemonSetFacts {
-    /// All its pods are of the newest template and ready, but for those on `lost` nodes, whose kubelets can start none.
+    /// All its pods are of the newest template and ready, but for those on `lost` nodes, whose kubelets can start none. Where all nodes
+    /// are lost, nothing is known of any.
     pub fn is_settled(&self, lost: i32) -> bool {
         let wanted = self.desired.saturating_sub(lost);
-        self.observed && self.updated >= wanted && self.ready >= wanted
+        let is_seen = wanted > 0 || self.desired == 0;
+        self.observed && is_seen && self.updated >= wanted && self.ready >= wanted
     }
 }
 

@@ -1,14 +1,18 @@
 //! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights that an account of the operator's own gets for them.
 
 use crate::{
-    facts::{DaemonSetFacts, NodeFacts, Resource},
+    facts::{DaemonSetFacts, NodeFacts, Resource, scheduling::daemon_set_runs},
     objects::render,
     plan::{Action, Plan, Supporting},
     snapshot::Snapshot,
     spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
-use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::{
+    api::core::v1::{PodSpec, Toleration},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 /// Where a health checker finds the key of its resource's health checkers.
@@ -79,22 +83,23 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
         // New ones would see nothing, and what runs serves.
         return;
     }
-    let lost = lost(snapshot);
+    let silent = SilentNodes::of(snapshot);
+    let is_settled = |set: &DaemonSetFacts| set.is_settled(silent.lost(&set.spec));
     let (mut serving, mut written) = (true, false);
     for port in &settings.ports {
         let name = render::object_name(&resource.name, &port.to_string(), &snapshot.taken_names);
         let stored = snapshot.daemon_sets.iter().find(|set| set.name == name);
         let mut body = daemon_set(snapshot, settings, &name, *port);
-        let ends_first = stored.is_some_and(|stored| must_end_first(stored, &body, lost));
+        let ends_first = stored.is_some_and(|stored| must_end_first(stored, &body, is_settled(stored)));
         // One at a time, beside those on lost nodes, which use their share up until they are back. At rest the share is of no use.
         let idle = stored.filter(|stored| {
-            !ends_first && stored.is_settled(lost) && render::contains(&stored.spec["template"], &body["spec"]["template"])
+            !ends_first && is_settled(stored) && render::contains(&stored.spec["template"], &body["spec"]["template"])
         });
-        let share = idle.and_then(surge).filter(|surge| *surge > 0).unwrap_or(i64::from(lost) + 1);
+        let share = idle.and_then(surge).filter(|surge| *surge > 0).unwrap_or_else(|| i64::from(silent.lost(&body["spec"])) + 1);
         let (surge, unavailable) = if ends_first { (0, share) } else { (share, 0) };
         body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": surge, "maxUnavailable": unavailable});
         if !ends_first
-            && stored.is_some_and(|stored| follows_unproved(stored, lost))
+            && stored.is_some_and(|stored| follows_unproved(stored, is_settled(stored)))
             && let Some(variables) = body["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut()
         {
             variables.push(json!({"name": UNPROVED_VARIABLE, "value": "true"}));
@@ -112,14 +117,14 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
                 serving = false;
                 // One at a time: two that change together could silence a node on both ports. One whose pods do not come up changes
                 // already, and what is written now may be what mends it.
-                let others = || snapshot.daemon_sets.iter().any(|other| !other.is_settled(lost) && other.name != set.name);
-                let waits = written || (set.is_settled(lost) || ends_first) && others();
+                let others = || snapshot.daemon_sets.iter().any(|other| !is_settled(other) && other.name != set.name);
+                let waits = written || (is_settled(set) || ends_first) && others();
                 if !waits {
                     written = true;
                     plan.actions.push(Action::Apply { object, body: Box::new(body) });
                 }
             }
-            Some(set) => serving &= set.is_settled(lost),
+            Some(set) => serving &= is_settled(set),
         }
     }
     // A port that is added serves before one that is removed stops.
@@ -131,11 +136,26 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
     }
 }
 
-/// Nodes of the resource that are not Ready: the controller of a `DaemonSet` makes pods for them that no kubelet starts.
-fn lost(snapshot: &Snapshot) -> i32 {
-    let uid8 = snapshot.resource.uid8();
-    let lost = snapshot.nodes.values().filter(|node| !node.ready && node.is_used_by(uid8)).count();
-    i32::try_from(lost).unwrap_or(i32::MAX)
+/// Nodes of the resource whose kubelets say nothing any more: a pod that the controller of a `DaemonSet` makes for one is started by nobody.
+/// The kubelet of a node that is not Ready for another reason starts pods.
+struct SilentNodes<'a>(Vec<(&'a str, &'a NodeFacts)>);
+
+impl<'a> SilentNodes<'a> {
+    fn of(snapshot: &'a Snapshot) -> Self {
+        let uid8 = snapshot.resource.uid8();
+        let nodes = snapshot.nodes.iter().filter(|(_, node)| node.silent && node.is_used_by(uid8));
+        Self(nodes.map(|(name, node)| (name.as_str(), &**node)).collect())
+    }
+
+    /// On how many of them a `DaemonSet` with this spec wants a pod, as its controller counts them.
+    fn lost(&self, spec: &Value) -> i32 {
+        if self.0.is_empty() {
+            return 0;
+        }
+        let Some(pod) = spec.pointer("/template/spec").and_then(|pod| PodSpec::deserialize(pod).ok()) else { return 0 };
+        let lost = self.0.iter().filter(|(name, node)| daemon_set_runs(&pod, name, node, |_| false)).count();
+        i32::try_from(lost).unwrap_or(i32::MAX)
+    }
 }
 
 /// How many nodes may have two health checkers on a port, while one takes it from the other.
@@ -145,23 +165,23 @@ fn surge(stored: &DaemonSetFacts) -> Option<i64> {
 
 /// The pods that run cannot hand the port over to those that are to come: they listen on another address, or they are of
 /// a release before hand-overs. Once the pods are new, the strategy follows.
-fn must_end_first(stored: &DaemonSetFacts, body: &Value, lost: i32) -> bool {
+fn must_end_first(stored: &DaemonSetFacts, body: &Value, is_settled: bool) -> bool {
     let address = |spec: &Value| {
         let args = spec.pointer("/template/spec/containers/0/args").and_then(Value::as_array);
         args.into_iter().flatten().find(|arg| arg.as_str().is_some_and(|arg| arg.starts_with("--bind-address="))).cloned()
     };
     let (template, wanted) = (&stored.spec["template"], &body["spec"]["template"]);
     let surges = surge(stored).is_some_and(|surge| surge > 0);
-    let is_new = stored.is_settled(lost) && render::contains(template, wanted);
+    let is_new = is_settled && render::contains(template, wanted);
     address(&stored.spec) != address(&body["spec"]) || !surges && !is_new
 }
 
 /// The pods that run are of a release in which health checkers proved nothing to one another: those that are to come take the
 /// port from them all the same. Once all pods are new, the template follows.
-fn follows_unproved(stored: &DaemonSetFacts, lost: i32) -> bool {
+fn follows_unproved(stored: &DaemonSetFacts, is_settled: bool) -> bool {
     let variables = stored.spec.pointer("/template/spec/containers/0/env").and_then(Value::as_array);
     let has = |name| variables.into_iter().flatten().any(|variable| variable["name"] == name);
-    !has(KEY_VARIABLE) || has(UNPROVED_VARIABLE) && !stored.is_settled(lost)
+    !has(KEY_VARIABLE) || has(UNPROVED_VARIABLE) && !is_settled
 }
 
 /// What no owner reference can clean up.

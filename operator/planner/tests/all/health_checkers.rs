@@ -12,6 +12,7 @@ use planner::{
     facts::{DaemonSetFacts, NodeFacts, OtherResource},
     plan::Supporting,
 };
+use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 use world::{
@@ -125,7 +126,7 @@ fn a_lost_node_keeps_new_health_checkers_from_no_other_node() {
     let mut snapshot = snapshot();
     let first = written(&decide(&snapshot)).unwrap();
     let node = NodeFacts::clone(snapshot.nodes.values().next().unwrap());
-    Arc::make_mut(&mut snapshot.nodes).insert("lost".into(), NodeFacts { ready: false, uid: "lost".into(), ..node }.into());
+    Arc::make_mut(&mut snapshot.nodes).insert("lost".into(), NodeFacts { ready: false, silent: true, uid: "lost".into(), ..node }.into());
     // Of three pods one is of the former template, and none of its node is ready.
     let counts = |snapshot: &mut Snapshot, body: &Value, updated: i32, ready: i32| {
         store(snapshot, body, true);
@@ -164,11 +165,66 @@ fn a_lost_node_keeps_new_health_checkers_from_no_other_node() {
     assert!(gone, "the new port serves on all nodes that can");
     // Once it is back, its pod counts.
     for node in Arc::make_mut(&mut snapshot.nodes).values_mut() {
-        *node = NodeFacts { ready: true, ..(**node).clone() }.into();
+        *node = NodeFacts { ready: true, silent: false, ..(**node).clone() }.into();
     }
     let gone =
         decide(&snapshot).actions.into_iter().any(|action| matches!(action, Action::Delete { object: Supporting::DaemonSet(_), .. }));
     assert!(!gone);
+}
+
+/// Four nodes; what is said of the last `count`.
+fn four_nodes(snapshot: &mut Snapshot, count: usize, change: impl Fn(&mut NodeFacts)) {
+    let nodes = Arc::make_mut(&mut snapshot.nodes);
+    let node = NodeFacts::clone(nodes.values().next().unwrap());
+    nodes.clear();
+    for index in 0..4 {
+        let mut node = NodeFacts { uid: format!("n{index}"), ..node.clone() };
+        if index >= 4 - count {
+            change(&mut node);
+        }
+        nodes.insert(format!("n{index}"), node.into());
+    }
+}
+
+/// Whether the port of before goes, with these counts of the new one: desired, updated, ready.
+fn old_port_goes(snapshot: &Snapshot, counts: [i32; 3]) -> bool {
+    let mut snapshot = snapshot.clone();
+    let old = written(&decide(&snapshot)).unwrap();
+    snapshot.resource.spec.health_check_node_ports = vec![(PORT + 1).into()];
+    let new = written(&decide(&snapshot)).unwrap();
+    let [desired, updated, ready] = counts;
+    let set = |body: &Value, port, updated, ready| {
+        let (name, spec) = (body["metadata"]["name"].as_str().unwrap().to_owned(), Arc::new(body["spec"].clone()));
+        DaemonSetFacts { name, uid: "u".into(), port, spec, observed: true, desired, updated, ready, owned: true }
+    };
+    snapshot.daemon_sets = vec![set(&old, PORT, desired, desired), set(&new, PORT + 1, updated, ready)];
+    let plan = decide(&snapshot);
+    plan.actions.iter().any(|action| matches!(action, Action::Delete { object: Supporting::DaemonSet(name), .. } if name == "edge-10080"))
+}
+
+#[test]
+fn a_health_port_stops_only_once_the_new_one_serves_on_each_node_whose_kubelet_speaks() {
+    let silent = |node: &mut NodeFacts| (node.ready, node.silent) = (false, true);
+    let unreachable = |node: &mut NodeFacts| {
+        silent(node);
+        for effect in ["NoSchedule", "NoExecute"] {
+            node.taints.push(Taint { key: "node.kubernetes.io/unreachable".into(), effect: effect.into(), ..Taint::default() });
+        }
+    };
+    // Nothing is known of any node.
+    let mut all_lost = snapshot();
+    four_nodes(&mut all_lost, 4, unreachable);
+    assert!(!old_port_goes(&all_lost, [4, 0, 0]) && !old_port_goes(&all_lost, [4, 4, 0]));
+    // One joins: its kubelet starts pods, so that its own is one of the three that are ready.
+    let mut joining = snapshot();
+    four_nodes(&mut joining, 1, |node| node.ready = false);
+    assert!(!old_port_goes(&joining, [4, 4, 3]) && old_port_goes(&joining, [4, 4, 4]));
+    // One is lost; with the tolerations of the spec the DaemonSet's controller does not count it.
+    let mut one_lost = snapshot();
+    four_nodes(&mut one_lost, 1, unreachable);
+    assert!(!old_port_goes(&one_lost, [4, 3, 2]) && old_port_goes(&one_lost, [4, 3, 3]));
+    one_lost.resource.spec.health_checker = serde_json::from_value(json!({"tolerations": []})).unwrap();
+    assert!(!old_port_goes(&one_lost, [3, 3, 2]) && old_port_goes(&one_lost, [3, 3, 3]));
 }
 
 /// Values of an environment variable of the health checker.
