@@ -45,9 +45,8 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
     // A container that starts before the others and stays restarts like them; one that ends is run again with a new sandbox alone.
     let stays = |container: &core::Container| container.restart_policy.as_deref() == Some("Always");
     let sidecars: BTreeSet<_> = spec.init_containers.iter().flatten().filter(|container| stays(container)).map(|it| &it.name).collect();
-    let sidecars = status.init_container_statuses.iter().flatten().filter(|container| sidecars.contains(&container.name));
-    let restarts = status.container_statuses.iter().flatten().chain(sidecars).map(|it| u32::try_from(it.restart_count).unwrap_or(0));
-    let restarts = restarts.fold(0, u32::saturating_add);
+    let shown = status.init_container_statuses.iter().flatten().filter(|container| sidecars.contains(&container.name));
+    let sidecar_restarts = (!sidecars.is_empty()).then(|| restarts(shown));
     let facts = Pod {
         uid: pod.metadata.uid.unwrap_or_default(),
         version: version(pod.metadata.resource_version.as_deref()),
@@ -58,12 +57,17 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
         node: spec.node_name.unwrap_or_default(),
         address: status.pod_ip.unwrap_or_default(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
-        restarts,
+        restarts: restarts(status.container_statuses.iter().flatten()),
+        sidecar_restarts,
         conditions: listed.map(condition).collect(),
         gates,
         keeps_generation,
     };
     (key, facts)
+}
+
+fn restarts<'a>(containers: impl Iterator<Item = &'a core::ContainerStatus>) -> u32 {
+    containers.map(|container| u32::try_from(container.restart_count).unwrap_or(0)).fold(0, u32::saturating_add)
 }
 
 fn condition(condition: core::PodCondition) -> PodCondition {
@@ -137,7 +141,7 @@ mod tests {
         let kept = ["example.com/read", "example.com/long"].map(|key| pod.annotations.get(key).map(String::as_str));
         assert_eq!(kept, [Some("true"), None]);
         assert_eq!(key, ("web".into(), "p".into()));
-        assert_eq!((pod.version, pod.restarts, pod.keeps_generation), (7, 7, true));
+        assert_eq!((pod.version, pod.restarts, pod.sidecar_restarts, pod.keeps_generation), (7, 3, Some(4), true));
         let kept: Vec<_> = pod.conditions.iter().map(|condition| (condition.type_.as_str(), condition.transition.as_deref())).collect();
         assert_eq!(kept, [("example.com/a", Some("2026-11-22T12:00:00Z"))]);
     }

@@ -213,19 +213,30 @@ fn wanted(gate: &Gate, pod: &Pod, current: Option<&PodCondition>, verdict: Sourc
 
 /// How the number of restarts stands in the message of a condition: no clock of a node is compared with ours.
 const RESTARTS: &str = " (restarts: ";
+/// How many of them are those of native sidecars; earlier releases counted none of these, and say none.
+const OF_SIDECARS: &str = ", of sidecars: ";
 
 /// What the source says is good for the containers that it spoke of.
 fn after_restart(pod: &Pod, current: Option<&PodCondition>, message: &str) -> DesiredCondition {
     let counted = current.filter(|current| current.status == "True" && current.reason == reasons::TRUE).and_then(restarts);
     let was_reset = current.is_some_and(|current| current.status == "False" && current.reason == reasons::RESTARTED);
-    if was_reset || counted.is_some_and(|counted| counted != pod.restarts) {
+    let differs = |(containers, sidecars): (u32, Option<u32>)| {
+        containers != pod.restarts || sidecars.is_some_and(|counted| pod.sidecar_restarts != Some(counted))
+    };
+    if was_reset || counted.is_some_and(differs) {
         let message = format!("a container restarted after the source said {message}: the source must say something else, then this again");
         return DesiredCondition::Is(false, reasons::RESTARTED, message);
     }
-    DesiredCondition::Is(true, reasons::TRUE, format!("{message}{RESTARTS}{})", pod.restarts))
+    let all = pod.restarts.saturating_add(pod.sidecar_restarts.unwrap_or(0));
+    let of_sidecars = pod.sidecar_restarts.map(|sidecars| format!("{OF_SIDECARS}{sidecars}")).unwrap_or_default();
+    DesiredCondition::Is(true, reasons::TRUE, format!("{message}{RESTARTS}{all}{of_sidecars})"))
 }
 
-fn restarts(condition: &PodCondition) -> Option<u32> {
+/// Restarts that the message counts: of containers, and of native sidecars.
+fn restarts(condition: &PodCondition) -> Option<(u32, Option<u32>)> {
     let (_, after) = condition.message.rsplit_once(RESTARTS)?;
-    after.strip_suffix(')')?.parse().ok()
+    let counts = after.strip_suffix(')')?;
+    let Some((all, sidecars)) = counts.split_once(OF_SIDECARS) else { return Some((counts.parse().ok()?, None)) };
+    let (all, sidecars): (u32, u32) = (all.parse().ok()?, sidecars.parse().ok()?);
+    Some((all.saturating_sub(sidecars), Some(sidecars)))
 }

@@ -81,8 +81,10 @@ pub struct Pod {
     pub address: String,
     /// The phase is Failed or Succeeded.
     pub ended: bool,
-    /// How often its containers were started anew, all together.
+    /// How often its containers were started anew, all together, native sidecars left out.
     pub restarts: u32,
+    /// The same of its native sidecars, where it has some.
+    pub sidecar_restarts: Option<u32>,
     /// Conditions that it lists as readiness gates.
     pub gates: Vec<String>,
     /// Those of them that are there, in their order; more than one of a type where somebody appended blindly.

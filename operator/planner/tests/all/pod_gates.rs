@@ -362,6 +362,27 @@ fn a_container_that_starts_anew_closes_the_gate_until_the_source_has_said_someth
 }
 
 #[test]
+fn restarts_of_sidecars_that_an_earlier_release_did_not_count_reset_nothing() {
+    let gates = || vec![by_label(json!({"resetOnRestart": true}))];
+    let counted = |message: &str| vec![condition("True", "SourceTrue", message)];
+    let of = |restarts, sidecars| Pod { restarts, sidecar_restarts: sidecars, ..labelled("true") };
+    let message = |pod: &Pod| pod.condition(TYPE).unwrap().message.clone();
+    let before = Pod { conditions: counted("label example=true (restarts: 0)"), ..of(0, Some(2)) };
+    let upgraded = settled(gates(), before.clone());
+    assert_eq!((says(&upgraded), message(&upgraded).as_str()), (Some(("True", "SourceTrue")), "label example=true (restarts: 2, of sidecars: 2)"));
+    let resets = |pod: &Pod, restarts, sidecars| {
+        let after = settled(gates(), Pod { restarts, sidecar_restarts: Some(sidecars), ..pod.clone() });
+        says(&after) == Some(("False", "ContainerRestarted"))
+    };
+    assert!(resets(&before, 1, 2), "an earlier release counted these");
+    for (containers, sidecars, wanted) in [(0, 2, false), (0, 3, true), (1, 2, true), (1, 1, true)] {
+        assert_eq!(resets(&upgraded, containers, sidecars), wanted, "{containers} {sidecars}");
+    }
+    let without = Pod { conditions: counted("label example=true (restarts: 1)"), ..of(1, None) };
+    assert_eq!(message(&settled(gates(), without)), "label example=true (restarts: 1)", "nothing is written for it");
+}
+
+#[test]
 fn a_condition_from_before_the_gate_is_no_older_than_the_restarts_before_the_gate() {
     let by_hand = Pod { conditions: vec![condition("True", "", "")], restarts: 5, ..labelled("true") };
     let taken_over = settled(vec![by_label(json!({"resetOnRestart": true}))], by_hand);
