@@ -659,10 +659,12 @@ fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
     world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
 }
 
-/// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that is not there or cannot be decoded.
+/// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that is not there, cannot be decoded, or is held
+/// without its template.
 fn tolerations(world: &World, observer: &Observer) -> BTreeMap<Key, Vec<Toleration>> {
     let of = |(namespace, name): &Key| {
         let resource = observer.resource(namespace, name)?;
+        resource.spec.template.pointer("/spec/containers")?;
         let listed = resource.spec.template.pointer("/spec/tolerations").cloned().unwrap_or_else(|| serde_json::json!([]));
         serde_json::from_value(listed).ok()
     };

@@ -686,3 +686,43 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
     engine.gate_event(forbidden(), &mut BTreeMap::new());
     assert_eq!(unreadable(&engine).flatten(), None);
 }
+
+/// An `IngressDaemonSet` whose template has this beside a container.
+fn resource(more: &Value, status: &Value) -> GuardedResource {
+    let mut pod = json!({"containers": [{"name": "c", "image": "i"}]});
+    pod.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": pod});
+    let resource = json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+        "metadata": {"name": "web", "namespace": "edge", "uid": "u", "resourceVersion": "7", "generation": 1},
+        "spec": {"template": template}, "status": status,
+    });
+    serde_json::from_value(resource).unwrap()
+}
+
+/// The gate, that waits for the replicas of that resource and gives them no toleration.
+fn of_replicas() -> NodeReadinessGate {
+    let spec = json!({
+        "allNodes": true, "taint": {"key": "edge"}, "tolerations": {"inject": "None"},
+        "requirements": [{"name": "replicas", "ingressDaemonSet": {"namespace": "edge", "name": "web"}}],
+    });
+    NodeReadinessGate { spec: serde_json::from_value(spec).unwrap(), ..gate() }
+}
+
+#[tokio::test]
+async fn a_template_that_is_too_large_to_be_held_is_not_said_to_lack_a_toleration() {
+    let bears = json!([{"key": "edge", "operator": "Exists"}]);
+    let large = json!([{"name": "x", "configMap": {"name": "x".repeat(planner::facts::SPEC_BYTES)}}]);
+    for (more, wanted) in [
+        (json!({}), Some("NotTolerated")),
+        (json!({"tolerations": bears}), None),
+        (json!({"tolerations": bears, "volumes": large}), None),
+    ] {
+        let server = Arc::new(Mutex::new(Server::default()));
+        let mut engine = started(&server, of_replicas()).await;
+        engine.observer.take(vec![resource(&more, &Value::Null)]);
+        engine.refresh_gates().await;
+        engine.look(&Work::new());
+        assert_eq!(engine.unsatisfiable.get("g1").map(|(reason, _)| *reason), wanted);
+    }
+}
