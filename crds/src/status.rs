@@ -47,6 +47,13 @@ pub struct IngressDaemonSetStatus {
     pub rollout: Option<Ledger>,
 }
 
+impl IngressDaemonSetStatus {
+    /// The spec was not valid when the operator last looked.
+    pub fn says_invalid(&self) -> bool {
+        self.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False")
+    }
+}
+
 /// Revisions of the pod template, as in the pods' label `ingressdaemonsets.mumoshu.github.io/revision`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

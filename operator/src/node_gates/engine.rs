@@ -376,6 +376,8 @@ impl Engine {
             self.remember_taints(world, &resources);
             let absent = absent(world, &self.observer);
             let changed = std::mem::replace(&mut world.absent, absent.clone()) != absent || changed;
+            let invalid = invalid(world, &self.observer);
+            let changed = std::mem::replace(&mut world.invalid, invalid.clone()) != invalid || changed;
             let tolerations = tolerations(world, &self.observer);
             let changed = std::mem::replace(&mut world.tolerations, tolerations.clone()) != tolerations || changed;
             std::mem::replace(&mut world.incomplete, incomplete) != incomplete || changed
@@ -657,6 +659,16 @@ fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, GateView>>, node
 fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
     let exists = |(namespace, name): &Key| observer.resource(namespace, name).is_some() || observer.unreadable(namespace, name).is_some();
     world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
+}
+
+/// Which `IngressDaemonSets` gates name whose spec is not valid, or cannot be decoded.
+fn invalid(world: &World, observer: &Observer) -> BTreeSet<Key> {
+    let is_invalid = |(namespace, name): &Key| {
+        let found = observer.resource(namespace, name);
+        let says = found.and_then(|resource| Some(resource.status.as_ref()?.says_invalid()));
+        says.unwrap_or(false) || observer.unreadable(namespace, name).is_some()
+    };
+    world.wanted_replicas().into_iter().filter(is_invalid).collect()
 }
 
 /// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that is not there, cannot be decoded, or is held

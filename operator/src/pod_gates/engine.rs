@@ -18,7 +18,7 @@ use crate::{
     watch::{Observer, SMALL_PAGE, WATCH_SECONDS, read_of_metadata},
     write::{self, Error},
 };
-use crds::{PodReadinessGate, PodReadinessGateSpec, pod_readiness_gate::GateSource};
+use crds::{IngressDaemonSetStatus, PodReadinessGate, PodReadinessGateSpec, pod_readiness_gate::GateSource};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -351,7 +351,8 @@ impl Engine {
                 source.broken = Some(format!("IngressDaemonSet {} cannot be decoded: {why}", key.1));
             } else if let Some(resource) = resources.get(key) {
                 let uid8 = crds::names::uid8(resource.metadata.uid.as_deref().unwrap_or_default()).to_owned();
-                let found = nodes.as_ref().map(|nodes| Some(Attachment { uid8, nodes: Arc::clone(nodes) }));
+                let invalid = resource.status.as_ref().is_some_and(IngressDaemonSetStatus::says_invalid);
+                let found = nodes.as_ref().map(|nodes| Some(Attachment { uid8, invalid, nodes: Arc::clone(nodes) }));
                 *source = Source { found, broken: None };
             } else {
                 *nodes = None;

@@ -5,7 +5,7 @@ use super::{
     bounds::{self, Kept, ResourceOrder},
     facts, version,
 };
-use crds::{IngressDaemonSet, hash, names};
+use crds::{IngressDaemonSet, IngressDaemonSetStatus, hash, names};
 use k8s_openapi::{
     api::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
@@ -72,12 +72,13 @@ impl IndexedObject<()> {
     }
 }
 
-/// What tells a resource from what gates were made from before.
+/// What tells a resource from what gates were made from, or say of it, before.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MadeFrom {
     uid: Option<String>,
     generation: Option<i64>,
     deleting: bool,
+    invalid: bool,
     withheld: Option<Withheld>,
 }
 
@@ -205,16 +206,17 @@ impl Index {
         touched
     }
 
-    /// What gates are made from, of a resource: a status that was written changes nothing of it.
+    /// What gates are made from, of a resource: a status that was written changes nothing of it, but for whether the spec is valid.
     pub(super) fn made_from(&self, kind: Kind, key: &Key) -> Option<MadeFrom> {
-        let meta = (kind == Kind::Resources).then(|| self.resources.get(key)).flatten().map(|resource| &resource.metadata);
-        let of = |meta: &ObjectMeta| MadeFrom {
-            uid: meta.uid.clone(),
-            generation: meta.generation,
-            deleting: meta.deletion_timestamp.is_some(),
+        let found = (kind == Kind::Resources).then(|| self.resources.get(key)).flatten();
+        let of = |IngressDaemonSet { metadata, status, .. }: &IngressDaemonSet| MadeFrom {
+            uid: metadata.uid.clone(),
+            generation: metadata.generation,
+            deleting: metadata.deletion_timestamp.is_some(),
+            invalid: status.as_ref().is_some_and(IngressDaemonSetStatus::says_invalid),
             withheld: self.withheld.get(key).copied(),
         };
-        meta.map(of)
+        found.map(|resource| of(resource.as_ref()))
     }
 
     /// A resource claims something else than before. Who claims any of it, itself left out.

@@ -314,6 +314,9 @@ fn ingress_daemon_set(
         return (RequirementVerdict::NoData(format!("{} does not exist", name())), None);
     }
     let Some(found) = health(world, wanted, node) else {
+        if world.invalid.contains(&(wanted.namespace.clone(), wanted.name.clone())) {
+            return (RequirementVerdict::NoData(format!("the spec of {} is not valid", name())), None);
+        }
         return (RequirementVerdict::NoData(format!("the operator has not checked {} for this node yet", name())), None);
     };
     if !found.chosen {

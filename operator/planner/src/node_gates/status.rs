@@ -286,6 +286,11 @@ pub fn unseen(world: &World, gate: &Gate) -> Vec<String> {
     for (namespace, name) in gate.ingress_daemon_sets().filter(|key| world.absent.contains(key)) {
         unseen.push(format!("IngressDaemonSet {namespace}/{name} does not exist"));
     }
+    for (namespace, name) in gate.ingress_daemon_sets().filter(|key| world.invalid.contains(key)) {
+        unseen.push(format!(
+            "the spec of IngressDaemonSet {namespace}/{name} is not valid, so it is not known which other nodes it is to use: see its condition Valid"
+        ));
+    }
     for wanted in gate.spec.requirements.iter().filter_map(|requirement| requirement.gate.as_ref()) {
         if !world.gates.values().any(|other| other.name == wanted.name) {
             unseen.push(format!("NodeReadinessGate {} does not exist", wanted.name));

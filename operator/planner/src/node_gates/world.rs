@@ -42,6 +42,8 @@ pub struct World {
     pub replicas: BTreeMap<Key, Arc<BTreeMap<String, ReplicaHealth>>>,
     /// `IngressDaemonSets` that a requirement names and that do not exist.
     pub absent: BTreeSet<Key>,
+    /// `IngressDaemonSets` that a requirement names and whose spec is not valid.
+    pub invalid: BTreeSet<Key>,
     /// Tolerations in the template of every `IngressDaemonSet` that a requirement names, without those that the operator adds.
     pub tolerations: BTreeMap<Key, Vec<Toleration>>,
 }

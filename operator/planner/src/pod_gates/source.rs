@@ -125,6 +125,7 @@ fn attached(world: &World, gate: &Gate, wanted: &NamedSource, pod: &Pod) -> Sour
             SourceVerdict::Says(false, format!("IngressDaemonSet {name} has not attached Node {}, or is about to detach it", pod.node))
         }
         Some(health) if health.chosen => SourceVerdict::Says(true, format!("IngressDaemonSet {name} has attached Node {}", pod.node)),
+        None if resource.invalid => SourceVerdict::Unreadable(format!("the spec of IngressDaemonSet {name} is not valid")),
         _ => SourceVerdict::Silent(format!("IngressDaemonSet {name} does not use Node {}", pod.node)),
     }
 }

@@ -133,6 +133,8 @@ pub struct ObjectKey {
 pub struct Attachment {
     /// First 8 characters of its UID, which its pods have as a label.
     pub uid8: String,
+    /// Its spec is not valid: whether it is to use nodes of which nothing is said is not known.
+    pub invalid: bool,
     /// Health of its replicas, by node.
     pub nodes: Arc<BTreeMap<String, ReplicaHealth>>,
 }

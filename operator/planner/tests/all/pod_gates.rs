@@ -322,10 +322,11 @@ fn services_objects_and_http_servers_are_followed() {
 #[test]
 fn a_node_that_is_not_attached_holds_other_pods_but_not_the_replicas_that_it_waits_for() {
     let follows = || vec![gate("edge", json!({"source": {"ingressDaemonSet": {"name": "edge"}}}))];
-    let resource = |detached| {
+    let is = |detached, invalid| {
         let nodes = BTreeMap::from([("n1".to_owned(), ReplicaHealth { chosen: true, detached, ..ReplicaHealth::default() })]);
-        Source { found: Some(Some(Attachment { uid8: "0a1b2c3d".into(), nodes: Arc::new(nodes) })), broken: None }
+        Source { found: Some(Some(Attachment { uid8: "0a1b2c3d".into(), invalid, nodes: Arc::new(nodes) })), broken: None }
     };
+    let resource = |detached| is(detached, false);
     let own = Pod { labels: texts(&[(crds::names::RESOURCE_LABEL, "0a1b2c3d")]), ..pod() };
     let elsewhere = Pod { node: "n2".into(), ..pod() };
     for (source, pod, wanted) in [
@@ -338,6 +339,13 @@ fn a_node_that_is_not_attached_holds_other_pods_but_not_the_replicas_that_it_wai
         let mut world = world(follows(), pod.clone());
         world.attachments.insert(("web".into(), "edge".into()), source);
         assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), wanted, "{pod:?}");
+    }
+    // While its spec is not valid nothing is known of nodes that it does not use already.
+    let closed = || vec![gate("edge", json!({"source": {"ingressDaemonSet": {"name": "edge"}}, "failMode": "Closed"}))];
+    for (pod, wanted) in [(pod(), ("True", "SourceTrue")), (elsewhere, ("False", "SourceUnreadable"))] {
+        let mut world = world(closed(), pod);
+        world.attachments.insert(("web".into(), "edge".into()), is(false, true));
+        assert_eq!(says(&settled_in(world, None)), Some(wanted));
     }
 }
 

@@ -726,3 +726,21 @@ async fn a_template_that_is_too_large_to_be_held_is_not_said_to_lack_a_toleratio
         assert_eq!(engine.unsatisfiable.get("g1").map(|(reason, _)| *reason), wanted);
     }
 }
+
+#[tokio::test]
+async fn a_gate_says_that_the_spec_of_a_resource_that_it_waits_for_is_not_valid_while_it_is_not() {
+    let status = |valid: &str| {
+        json!({"conditions": [{"type": "Valid", "status": valid, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+    };
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = started(&server, of_replicas()).await;
+    for (valid, ready) in [("True", "True"), ("False", "False"), ("True", "True")] {
+        engine.observer.take(vec![resource(&json!({"tolerations": [{"operator": "Exists"}]}), &status(valid))]);
+        engine.refresh_gates().await;
+        settle(&mut engine).await;
+        report(&mut engine).await;
+        let (said, reason, whole) = condition(&server, "Ready");
+        let is_named = whole.to_string().contains("the spec of IngressDaemonSet edge/web is not valid");
+        assert_eq!((said.as_str(), reason == "SourceUnavailable", is_named), (ready, ready == "False", ready == "False"), "{whole}");
+    }
+}

@@ -7,7 +7,7 @@ use planner::{
     node_gates::{
         Gate,
         satisfiable::unsatisfiable,
-        status::{Circumstances, status},
+        status::{Circumstances, status, unseen},
     },
 };
 use serde_json::json;
@@ -199,4 +199,23 @@ fn a_gate_whose_taint_keeps_new_replicas_away_is_not_enforced() {
         life.world.gates.insert("b".into(), Arc::new(other));
         assert_eq!(unsatisfiable(&life.world, &gate), None, "{name}");
     }
+}
+
+#[test]
+fn a_resource_whose_spec_is_not_valid_is_named_where_it_says_nothing_of_a_node() {
+    let mut life = Life::new(vec![replicas_gate("Hold")]);
+    let key = ("edge".to_owned(), "web".to_owned());
+    let gate = Arc::clone(&life.world.gates["a"]);
+    let why = |life: &mut Life| life.settle().pass().views["a"].blocked[0].1.clone();
+    let said = why(&mut life);
+    assert!(said.contains("has not checked"), "{said}");
+    assert!(unseen(&life.world, &gate).is_empty());
+    life.world.invalid.insert(key);
+    let said = why(&mut life);
+    assert!(said.contains("the spec of IngressDaemonSet edge/web is not valid") && !said.contains("checked"), "{said}");
+    let unseen = unseen(&life.world, &gate);
+    assert!(unseen[0].contains("the spec of IngressDaemonSet edge/web is not valid"), "{unseen:?}");
+    // What it says of a node that it uses counts all the same.
+    with_replicas(&mut life, serving());
+    assert!(!life.settle().is_tainted());
 }
