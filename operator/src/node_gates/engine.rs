@@ -23,7 +23,7 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Futures
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::{
     api::core::v1::{Node, Toleration},
-    apimachinery::pkg::apis::meta::v1::Condition,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
 };
 use kube::{
     Api, Client, ResourceExt as _,
@@ -122,6 +122,8 @@ pub struct Engine {
     failures: BTreeMap<String, (u32, Instant)>,
     /// Nodes that cannot be written to: whether somebody does not allow it, and what was answered.
     refusals: BTreeMap<String, (bool, String)>,
+    /// Taints that an event said stay, by node.
+    unknown: BTreeMap<String, BTreeSet<(String, String)>>,
     rooms: BTreeMap<String, (Instant, RetaintBudget)>,
     regressed: BTreeMap<String, VecDeque<UnixSeconds>>,
     reported: BTreeMap<String, NodeReadinessGateStatus>,
@@ -160,8 +162,6 @@ enum Ended {
         node: String,
         outcome: PatchOutcome,
         transitions: Vec<Transition>,
-        /// See [`NodePlan::unknown`].
-        unknown: BTreeSet<(String, String)>,
     },
     Idle {
         node: String,
@@ -205,6 +205,7 @@ impl Engine {
             under_way: BTreeSet::new(),
             failures: BTreeMap::new(),
             refusals: BTreeMap::new(),
+            unknown: BTreeMap::new(),
             rooms: BTreeMap::new(),
             regressed: BTreeMap::new(),
             reported: BTreeMap::new(),
@@ -498,6 +499,7 @@ impl Engine {
         };
         drop(world);
         self.clocks.insert(name.to_owned(), plan.clocks);
+        self.tell_of_unknown(name, &node, plan.unknown);
         match plan.recheck_at {
             Some(at) => drop(self.timers.insert(name.to_owned(), at)),
             None => drop(self.timers.remove(name)),
@@ -520,11 +522,11 @@ impl Engine {
         };
         self.under_way.insert(name.to_owned());
         let (client, metrics, node) = (self.client.clone(), self.metrics.clone(), name.to_owned());
-        let (transitions, unknown) = (plan.transitions, plan.unknown);
+        let transitions = plan.transitions;
         work.push(
             async move {
                 let outcome = act::patch(&client, &metrics, &node, &patch).await;
-                Ended::Patch { node, outcome, transitions, unknown }
+                Ended::Patch { node, outcome, transitions }
             }
             .boxed(),
         );
@@ -535,6 +537,7 @@ impl Engine {
         self.timers.remove(name);
         self.failures.remove(name);
         self.refusals.remove(name);
+        self.unknown.remove(name);
         self.status_due |= self.views.remove(name).is_some();
     }
 
@@ -552,16 +555,13 @@ impl Engine {
                     self.fail(&node, None);
                 }
             }
-            Ended::Patch { node, outcome, transitions, unknown } => {
+            Ended::Patch { node, outcome, transitions } => {
                 self.under_way.remove(&node);
                 match outcome {
                     PatchOutcome::Done(now) => {
                         self.failures.remove(&node);
                         self.refusals.remove(&node);
                         self.tell(&now, transitions);
-                        for (key, effect) in unknown {
-                            self.let_know(Told::Unknown { node: now.clone(), key, effect });
-                        }
                         self.observer.learn(*now);
                         self.urgent.insert(node);
                     }
@@ -625,6 +625,18 @@ impl Engine {
             let Some(gate) = self.state.world().gates.get(&transition.gate).cloned() else { continue };
             self.metrics.happened(&gate.name, &transition);
             self.let_know(Told::Transition { node: Box::new(node.clone()), gate, transition });
+        }
+    }
+
+    /// Taints that stay although a record calls them a gate's: each is told once.
+    fn tell_of_unknown(&mut self, name: &str, node: &NodeFacts, unknown: BTreeSet<(String, String)>) {
+        let told = self.unknown.remove(name).unwrap_or_default();
+        for (key, effect) in unknown.difference(&told).cloned() {
+            let metadata = ObjectMeta { name: Some(name.to_owned()), uid: Some(node.uid.clone()), ..ObjectMeta::default() };
+            self.let_know(Told::Unknown { node: Box::new(Node { metadata, ..Node::default() }), key, effect });
+        }
+        if !unknown.is_empty() {
+            self.unknown.insert(name.to_owned(), unknown);
         }
     }
 

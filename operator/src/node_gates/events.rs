@@ -33,7 +33,7 @@ pub enum Told {
     },
     /// A record said that a gate had put this taint on a node; no gate is known that did.
     Unknown {
-        /// The node, as it is now.
+        /// The node: its name and UID.
         node: Box<Node>,
         /// Key of the taint.
         key: String,

@@ -103,7 +103,7 @@ pub fn decide(
     yield_to_others(&mut judged);
     let former = judged.iter().filter_map(|one| Some((one.gate.uid.as_str(), one.former_taint()?)));
     let (mut gone, mut unknown) = (BTreeSet::new(), BTreeSet::new());
-    for (uid, (key, effect)) in let_orphans_go(world, &records, &mut changes).into_iter().chain(former) {
+    for (uid, (key, effect)) in let_orphans_go(world, node, &records, &mut changes).into_iter().chain(former) {
         if world.had_taint(uid, &key, &effect) {
             gone.insert((key, effect));
         } else {
@@ -111,7 +111,7 @@ pub fn decide(
         }
     }
     unknown.retain(|(key, effect)| {
-        !gone.contains(&(key.clone(), effect.clone())) && node.taints.iter().any(|taint| (&taint.key, &taint.effect) == (key, effect))
+        !gone.contains(&(key.clone(), effect.clone())) && has_taint(node, key, effect)
     });
     plan.unknown = unknown;
     settle_taints(node, &judged, &gone, &mut changes);
@@ -202,13 +202,27 @@ fn note(plan: &mut NodePlan, changes: &mut NodeChanges, gate: &Gate, subject: &S
     });
 }
 
-/// Records of gates that are no more: they go. The taints that they say were ours, with the UID of the gate.
-fn let_orphans_go<'r>(world: &World, records: &'r BTreeMap<String, Record>, changes: &mut NodeChanges) -> Vec<(&'r str, (String, String))> {
+fn has_taint(node: &NodeFacts, key: &str, effect: &str) -> bool {
+    node.taints.iter().any(|taint| (taint.key.as_str(), taint.effect.as_str()) == (key, effect))
+}
+
+/// Records of gates that are no more: they go, but for those of taints that stay because no gate is known to have had them. Whoever
+/// cleans up finds these by the record. The taints that records say were ours, with the UID of the gate.
+fn let_orphans_go<'r>(
+    world: &World,
+    node: &NodeFacts,
+    records: &'r BTreeMap<String, Record>,
+    changes: &mut NodeChanges,
+) -> Vec<(&'r str, (String, String))> {
     let mut gone = Vec::new();
     for (uid, record) in records.iter().filter(|(uid, _)| !world.incomplete && !world.gates.contains_key(*uid)) {
-        changes.annotations.insert(annotation_key(uid), None);
-        if record.is_held() && record.origin == RecordOrigin::Applied {
+        let is_ours = record.is_held() && record.origin == RecordOrigin::Applied;
+        if is_ours {
             gone.push((uid.as_str(), (record.key.clone(), record.effect.clone())));
+        }
+        let stays = is_ours && has_taint(node, &record.key, &record.effect) && !world.had_taint(uid, &record.key, &record.effect);
+        if !stays {
+            changes.annotations.insert(annotation_key(uid), None);
         }
     }
     gone
