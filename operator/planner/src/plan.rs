@@ -32,6 +32,8 @@ pub struct Plan {
     pub clocks: Clocks,
     /// What this process has seen so far: for the next decision.
     pub sights: Sights,
+    /// Why health checkers that are to be written are refused.
+    pub checkers_refused: Option<String>,
     /// Replicas by node, where a readiness gate asks for them and they can be judged.
     pub replicas: Option<BTreeMap<String, ReplicaHealth>>,
 }

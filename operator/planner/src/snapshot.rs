@@ -71,6 +71,8 @@ pub struct Snapshot {
     pub refusals: BTreeMap<String, String>,
     /// What the API server said when it refused the template as such.
     pub template_refusal: Option<String>,
+    /// What the API server said when it refused a `DaemonSet` of health checkers last.
+    pub checkers_refusal: Option<CheckersRefusal>,
     /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
     /// has changed the spec, whatever the API server made of it.
     pub written_generations: BTreeMap<String, i64>,
@@ -78,6 +80,15 @@ pub struct Snapshot {
     pub gates: GateLinks,
     /// What is to be said of the gate that `nodeReadinessTaint` stands for; nothing before it was looked at.
     pub node_readiness: Option<NodeReadinessGateStatus>,
+}
+
+/// That the API server refused a `DaemonSet` of health checkers of this spec, and has taken none since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckersRefusal {
+    /// What it said.
+    pub message: String,
+    /// They are not to be tried again yet.
+    pub waits: bool,
 }
 
 /// Answer of a health port.
@@ -122,6 +133,7 @@ impl Snapshot {
             asserted: BTreeSet::new(),
             refusals: BTreeMap::new(),
             template_refusal: None,
+            checkers_refusal: None,
             written_generations: BTreeMap::new(),
             gates: GateLinks::default(),
             node_readiness: None,

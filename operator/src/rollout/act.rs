@@ -8,6 +8,11 @@ use crate::{
 use kube::Client;
 use planner::{Action, Snapshot, objects::health_checker, plan::Supporting};
 
+/// Writes health checkers.
+pub(super) fn is_checker(action: &Action) -> bool {
+    matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. })
+}
+
 /// Carries out actions on behalf of one resource.
 pub struct Actor<'a> {
     /// API client without retries of its own.
@@ -61,6 +66,11 @@ impl Actor<'_> {
                     {
                         return Err(Error::Known);
                     }
+                    (Error::Invalid(message) | Error::Forbidden(message), None)
+                        if is_checker(action) && !memory.refuse_checkers(message, self.snapshot.resource.generation) =>
+                    {
+                        return Err(Error::Known);
+                    }
                     _ => {}
                 }
                 Err(error)
@@ -78,7 +88,8 @@ impl Actor<'_> {
                 }
                 memory.status_written = Some(std::time::Instant::now());
             }
-            Action::Apply { object, body } if !matches!(object, Supporting::DaemonSet(_)) => {
+            Action::Apply { object: Supporting::DaemonSet(_), .. } => memory.accept_checkers(),
+            Action::Apply { object, body } => {
                 memory.assert(health_checker::assertion(object, body));
             }
             Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),

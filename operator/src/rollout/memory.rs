@@ -8,6 +8,7 @@ use crds::{UnixSeconds, status::NodePhase};
 use planner::{
     Snapshot,
     memory::{Clocks, Sights},
+    snapshot::CheckersRefusal,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -89,6 +90,8 @@ pub struct Memory {
     refusals: BTreeMap<String, Refusal>,
     /// That the API server refuses the template.
     template_refusal: Option<Refusal>,
+    /// That the API server refuses a `DaemonSet` of health checkers.
+    checkers_refusal: Option<Refusal>,
     /// Generations that our last full writes gave Deployments.
     pub written_generations: BTreeMap<String, i64>,
     /// When the status was last written.
@@ -133,6 +136,11 @@ impl Memory {
         snapshot.asserted = self.asserted_lately();
         snapshot.refusals = self.active_refusals(snapshot.resource.generation);
         snapshot.template_refusal = self.template_refusal(snapshot.resource.generation).map(str::to_owned);
+        let refused = self.checkers_refusal.as_ref().filter(|refusal| refusal.generation == snapshot.resource.generation);
+        snapshot.checkers_refusal = refused.map(|refusal| CheckersRefusal {
+            message: refusal.message.clone(),
+            waits: refusal.is_active(snapshot.resource.generation),
+        });
         snapshot.written_generations.clone_from(&self.written_generations);
     }
 
@@ -143,6 +151,19 @@ impl Memory {
         let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
         self.refusals.insert(node.to_owned(), Refusal::after(before, message, generation));
         news
+    }
+
+    /// The API server refused a `DaemonSet` of health checkers; `true` when that is news.
+    pub fn refuse_checkers(&mut self, message: &str, generation: i64) -> bool {
+        let before = self.checkers_refusal.take().filter(|refusal| refusal.generation == generation);
+        let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
+        self.checkers_refusal = Some(Refusal::after(before, message, generation));
+        news
+    }
+
+    /// The API server took such a `DaemonSet`.
+    pub fn accept_checkers(&mut self) {
+        self.checkers_refusal = None;
     }
 
     /// The API server refused the template as such.

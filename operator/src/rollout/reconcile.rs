@@ -1,6 +1,6 @@
 //! The loop of one resource: observe, decide, act, and again.
 
-use super::{Actor, Memory, account::MISSING_AGAIN, ask_rights, health_ports::ask, try_template};
+use super::{Actor, Memory, account::MISSING_AGAIN, act::is_checker, ask_rights, health_ports::ask, try_template};
 use crate::{
     backoff,
     gates_shared::GateState,
@@ -218,7 +218,6 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     let actions = || plan.actions.iter().zip(&stale).filter(|(_, stale)| stale.is_none()).map(|(action, _)| action);
     let memory = Mutex::new(memory);
     let actor = Actor { client: &context.client, metrics: &context.metrics, announcer: &context.announcer, snapshot };
-    let is_checker = |action: &Action| matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. });
     let last = |action: &&Action| matches!(action, Action::WriteStatus { .. } | Action::SetFinalizers(_)) || is_checker(action);
     let first = {
         let mut actions: Vec<_> = actions().filter(|action| !last(action)).collect();
@@ -269,9 +268,9 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     }
     drop(memory);
     report(context, snapshot, &failures).await;
-    // A refusal for a node is remembered there, and in the status: the other nodes go on.
+    // A refusal for a node, or of health checkers, is remembered, and in the status: all else goes on.
     let remembered = |action: &Action, error: &Error| {
-        matches!(error, Error::Known) || matches!(error, Error::Invalid(_) | Error::Forbidden(_)) && is_of_a_node(action)
+        matches!(error, Error::Known) || matches!(error, Error::Invalid(_) | Error::Forbidden(_)) && is_remembered(action)
     };
     if failures.iter().any(|(action, error)| remembered(action, error) && !matches!(error, Error::Known)) {
         // The status is to say so.
@@ -334,9 +333,9 @@ async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Er
     }
 }
 
-/// What it brings about is remembered by node.
-fn is_of_a_node(action: &Action) -> bool {
-    crate::write::node_of(action).is_some()
+/// Its refusal is remembered.
+fn is_remembered(action: &Action) -> bool {
+    crate::write::node_of(action).is_some() || is_checker(action)
 }
 
 /// An action in a few words, for the log.

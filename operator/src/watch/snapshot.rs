@@ -73,6 +73,7 @@ pub(super) fn build(
         asserted: BTreeSet::new(),
         refusals: BTreeMap::new(),
         template_refusal: None,
+        checkers_refusal: None,
         written_generations: BTreeMap::new(),
         gates: GateLinks::default(),
         node_readiness: None,

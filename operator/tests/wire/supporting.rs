@@ -1,6 +1,6 @@
 //! Supporting objects: health checkers, their rights, former revisions.
 
-use crate::{Error, act, carry_out_with, failure};
+use crate::{Error, act, carry_out_with, failure, server, snapshot};
 use kube::{Client, client::Body};
 use operator::rollout::Memory;
 use planner::{Action, plan::Supporting};
@@ -98,4 +98,30 @@ async fn a_secret_is_made_with_a_key_of_its_own_and_one_that_is_there_stays() {
     let (_, _, forbidden, asserted) = made(403, "Forbidden").await;
     assert!(matches!(forbidden, Err(Error::Forbidden(_))), "{forbidden:?}");
     assert_eq!(asserted, 0);
+}
+
+#[tokio::test]
+async fn refused_health_checkers_are_remembered_until_one_is_taken_or_the_spec_changes() {
+    let body = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web-10080", "resourceVersion": "9"}});
+    let action = Action::Apply { object: Supporting::DaemonSet("web-10080".into()), body: Box::new(body.clone()) };
+    let path = "/apis/apps/v1/namespaces/edge/daemonsets/web-10080?&force=true&fieldManager=ingress-daemonset-operator%2Fhealth-checker";
+    let answers = [(422, failure(422, "Invalid", true)), (403, failure(403, "Forbidden", false)), (200, body)];
+    let (client, task) = server(answers.into_iter().map(|(code, answer)| ("PATCH", path.to_owned(), None, code, answer)).collect());
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    let refusal = |memory: &Memory, generation: i64| {
+        let mut snapshot = snapshot();
+        snapshot.resource.generation = generation;
+        memory.complete(&mut snapshot);
+        snapshot.checkers_refusal.map(|refusal| (refusal.message, refusal.waits))
+    };
+    let first = carry_out_with(&client, &action, &mut memory).await;
+    assert!(matches!(first, Err(Error::Invalid(_))), "{first:?}");
+    assert_eq!(refusal(&memory, 1), Some(("because".into(), true)));
+    assert_eq!(refusal(&memory, 2), None, "another spec is tried at once");
+    let again = carry_out_with(&client, &action, &mut memory).await;
+    assert!(matches!(again, Err(Error::Known)), "nobody is told twice: {again:?}");
+    carry_out_with(&client, &action, &mut memory).await.unwrap();
+    assert_eq!(refusal(&memory, 1), None);
+    drop(client);
+    task.await.unwrap();
 }

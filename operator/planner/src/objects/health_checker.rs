@@ -21,6 +21,9 @@ const KEY: &str = "/run/hand-over/key";
 const KEY_VARIABLE: &str = "HAND_OVER_KEY";
 const UNPROVED_VARIABLE: &str = "TAKE_UNPROVED";
 
+/// How often it is looked whether what was refused may be tried again.
+const TRY_AGAIN: i64 = 5;
+
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
 const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
 
@@ -127,12 +130,24 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
             Some(set) => serving &= is_settled(set),
         }
     }
+    hold_refused(snapshot, plan);
     // A port that is added serves before one that is removed stops.
     let mut unwanted: Vec<_> =
         snapshot.daemon_sets.iter().filter(|set| serving && set.owned && !settings.ports.contains(&set.port)).collect();
     unwanted.sort_by_key(|set| &set.name);
     for set in unwanted {
         plan.actions.push(Action::Delete { object: Supporting::DaemonSet(set.name.clone()), uid: Some(set.uid.clone()) });
+    }
+}
+
+/// What the API server refuses is tried again after longer and longer pauses.
+fn hold_refused(snapshot: &Snapshot, plan: &mut Plan) {
+    let is_written = |action: &Action| matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. });
+    let Some(refusal) = snapshot.checkers_refusal.as_ref().filter(|_| plan.actions.iter().any(is_written)) else { return };
+    plan.checkers_refused = Some(refusal.message.clone());
+    if refusal.waits {
+        plan.actions.retain(|action| !is_written(action));
+        plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
     }
 }
 

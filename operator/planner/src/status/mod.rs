@@ -147,7 +147,7 @@ fn conditions(
     wanted.extend(rolled_back(targets, ledger));
     let back = wanted.iter().find(|(_, _, reason, _)| *reason == ROLLED_BACK).map(|(.., message)| message.clone());
     wanted.extend(stalled(settings, plan, nodes, ledger).or(back.map(|message| ("Stalled", true, ROLLED_BACK, message))));
-    wanted.extend(checkers(snapshot, settings));
+    wanted.extend(checkers(snapshot, settings, plan));
     wanted.extend(ready(snapshot, settings, managed_nodes, plan, nodes, ledger, &wanted));
     wanted.extend(conflicts(snapshot, settings, managed_nodes, plan));
     let now = jiff::Timestamp::from_second(snapshot.now).unwrap_or_default();
@@ -434,10 +434,16 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
 }
 
 /// Whether the load balancer gets an answer everywhere; nothing where nobody asks.
-fn checkers(snapshot: &Snapshot, settings: Resolved<'_>) -> Option<ConditionFields> {
+fn checkers(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan) -> Option<ConditionFields> {
     let settings = settings.ok().filter(|settings| !settings.ports.is_empty() && !snapshot.resource.deleting)?;
     if let Some(message) = health_checker::account_lacks(snapshot) {
         return Some(("HealthCheckersReady", false, "ServiceAccountLacksRights", message));
+    }
+    if let Some(said) = &plan.checkers_refused {
+        let message = format!(
+            "the API server refuses the DaemonSet of health checkers: {said}; correct healthChecker in the spec, or what refuses it; until then health checkers do not change"
+        );
+        return Some(("HealthCheckersReady", false, "HealthCheckersRefused", message));
     }
     let short = settings.ports.iter().find_map(|port| match snapshot.daemon_sets.iter().find(|set| set.owned && set.port == *port) {
         None => Some(format!("port {port} has no DaemonSet of health checkers yet")),

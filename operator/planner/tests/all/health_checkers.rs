@@ -11,6 +11,7 @@ use planner::{
     Action, Plan, Snapshot, decide,
     facts::{DaemonSetFacts, NodeFacts, OtherResource},
     plan::Supporting,
+    snapshot::CheckersRefusal,
 };
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
@@ -506,4 +507,26 @@ fn health_checkers_whose_account_lacks_a_right_stay_as_they_are_and_the_conditio
     }
     snapshot.account_lacks.clear();
     assert!(written(&decide(&snapshot)).is_some());
+}
+
+#[test]
+fn health_checkers_that_the_api_server_refuses_are_tried_again_later_and_the_condition_says_why() {
+    let mut snapshot = snapshot();
+    let condition = |plan: &Plan| {
+        let said = plan.status.conditions.iter().find(|condition| condition.type_ == "HealthCheckersReady").unwrap();
+        (said.status.clone(), said.reason.clone(), said.message.contains("tolerations[0].operator: Invalid value"))
+    };
+    let body = written(&decide(&snapshot)).unwrap();
+    let message = "spec.template.spec.tolerations[0].operator: Invalid value";
+    for waits in [true, false] {
+        snapshot.checkers_refusal = Some(CheckersRefusal { message: message.into(), waits });
+        let plan = decide(&snapshot);
+        assert_eq!(written(&plan).is_none(), waits);
+        assert_eq!(condition(&plan), ("False".into(), "HealthCheckersRefused".into(), true));
+    }
+    snapshot.checkers_refusal = Some(CheckersRefusal { message: message.into(), waits: true });
+    assert_eq!(decide(&snapshot).recheck_at, Some(snapshot.now + 5));
+    // Somebody else wrote what was refused.
+    store(&mut snapshot, &body, true);
+    assert_eq!(condition(&decide(&snapshot)), ("True".into(), "HealthCheckersReady".into(), false));
 }
