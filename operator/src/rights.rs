@@ -100,6 +100,11 @@ fn lacking(message: &str) -> Option<Right> {
     right(verb, resource, rest.split_once('"')?.0)
 }
 
+/// The operator itself lacks a right; nothing that anybody asked for is refused.
+pub fn is_of_a_right(message: &str) -> bool {
+    lacking(message).is_some()
+}
+
 /// Has [`Rights`] look at every answer.
 #[derive(Clone, Debug)]
 pub struct NoteRefusals(pub Arc<Rights>);

@@ -1,7 +1,10 @@
 //! Trying a template on the API server without changing anything.
 
 use super::Memory;
-use crate::write::{Error, TIMEOUT, classify, json_patch, object};
+use crate::{
+    rights::is_of_a_right,
+    write::{Error, TIMEOUT, classify, json_patch, object},
+};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Client,
@@ -55,7 +58,11 @@ async fn call(client: &Client, namespace: &str, check: TemplateCheck) -> Result<
     let result = match check {
         TemplateCheck::Patch { name, patch } => {
             let params = PatchParams { dry_run: true, ..PatchParams::default() };
-            api.patch(&name, &params, &json_patch(&patch)?).await.map(drop).map_err(classify)
+            match api.patch(&name, &params, &json_patch(&patch)?).await.map(drop).map_err(classify) {
+                // That the operator may not patch says nothing about the template; a webhook's refusal does.
+                Err(Error::Forbidden(message)) if is_of_a_right(&message) => Err(Error::Transient(message)),
+                other => other,
+            }
         }
         TemplateCheck::Create(body) => {
             let created = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object(&body)?).await.map(drop);

@@ -6,7 +6,7 @@ use operator::{
     write::still_foreign,
 };
 use planner::{
-    Action,
+    Action, Snapshot,
     facts::{DeploymentCounts, DeploymentFacts},
     plan::Write,
 };
@@ -107,8 +107,8 @@ async fn a_write_that_is_taken_ends_the_refusal_of_its_node() {
     task.await.unwrap();
 }
 
-#[tokio::test]
-async fn where_there_is_a_deployment_the_template_is_tried_on_that_without_changing_it() {
+/// A resource with a Deployment.
+fn with_deployment() -> Snapshot {
     let mut snapshot = snapshot();
     let facts = DeploymentFacts {
         name: "web-a".into(),
@@ -123,6 +123,29 @@ async fn where_there_is_a_deployment_the_template_is_tried_on_that_without_chang
         deleting: false,
     };
     snapshot.deployments.insert("a".into(), Arc::new(facts));
+    snapshot
+}
+
+#[tokio::test]
+async fn that_the_operator_may_not_try_a_template_is_no_refusal_of_it_and_that_a_webhook_denies_it_is() {
+    let user = "User \"system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator\"";
+    let lacks = format!("{user} cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"edge\"");
+    let denies = "admission webhook \"images.example.com\" denied the request: no tag".to_owned();
+    for (message, refused) in [(lacks, false), (denies, true)] {
+        let mut answer = failure(403, "Forbidden", false);
+        answer["message"] = message.clone().into();
+        let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?&dryRun=All"), None, 403, answer)]);
+        let (mut memory, mut snapshot) = (Memory::of("0a1b2c3d-0000"), with_deployment());
+        assert_eq!(try_template(&client, &mut memory, &mut snapshot).await, refused, "{message}");
+        assert_eq!((snapshot.template_refusal.is_some(), memory.untried), (refused, u32::from(!refused)), "{message}");
+        drop(client);
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn where_there_is_a_deployment_the_template_is_tried_on_that_without_changing_it() {
+    let mut snapshot = with_deployment();
     let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?&dryRun=All"), None, 200, deployment("9"))]);
     let mut memory = Memory::of("0a1b2c3d-0000");
     assert!(try_template(&client, &mut memory, &mut snapshot).await);
