@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    net::Ipv4Addr,
     sync::Arc,
 };
 
@@ -30,8 +31,10 @@ pub fn node(node: Node, specs: &mut SpecInterner) -> NodeFacts {
     let status = node.status.unwrap_or_default();
     let info = status.node_info;
     let conditions = status.conditions.unwrap_or_default();
-    let address = status.addresses.iter().flatten().find(|address| address.type_ == "InternalIP").map(|address| address.address.clone());
-    let is_ready = |status: &str| conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == status);
+    let internal = || status.addresses.iter().flatten().filter(|address| address.type_ == "InternalIP").map(|address| &address.address);
+    let address = internal().next().cloned();
+    let is_ipv4 = |address: &&String| address.parse::<Ipv4Addr>().is_ok();
+    let ipv4_address = internal().find(is_ipv4).filter(|found| address.as_ref() != Some(found)).cloned();
     let has_annotations = node.metadata.annotations.as_ref().is_some_and(|annotations| !annotations.is_empty());
     NodeFacts {
         uid: node.metadata.uid.unwrap_or_default(),
@@ -41,10 +44,11 @@ pub fn node(node: Node, specs: &mut SpecInterner) -> NodeFacts {
         has_annotations,
         taints: spec.taints.unwrap_or_default(),
         unschedulable: spec.unschedulable.unwrap_or(false),
-        ready: is_ready("True"),
-        silent: is_ready("Unknown"),
+        ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        silent: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "Unknown"),
         deleting: node.metadata.deletion_timestamp.is_some(),
         address,
+        ipv4_address,
         conditions: conditions.into_iter().map(|condition| node_condition(condition, specs)).collect(),
         boot_id: short(info.as_ref().map(|info| info.boot_id.as_str())),
         machine_id: short(

@@ -395,6 +395,15 @@ fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_addres
         { "type": "InternalIP", "address": "10.0.0.1" },
     ]);
     assert_eq!(node_facts(&json!({ "addresses": addresses })).address.as_deref(), Some("10.0.0.1"));
+    let both = |addresses: &[&str]| {
+        let addresses: Vec<_> = addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+        let node = node_facts(&json!({ "addresses": addresses }));
+        (node.address.clone(), node.ipv4_address.clone())
+    };
+    let texts = |first: &str, second: Option<&str>| (Some(first.to_owned()), second.map(str::to_owned));
+    assert_eq!(both(&["10.0.0.1", "2001:db8::1"]), texts("10.0.0.1", None));
+    assert_eq!(both(&["2001:db8::1", "2001:db8::2", "10.0.0.1", "10.0.0.2"]), texts("2001:db8::1", Some("10.0.0.1")));
+    assert_eq!(both(&["2001:db8::1"]), texts("2001:db8::1", None));
 }
 
 #[test]

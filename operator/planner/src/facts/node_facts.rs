@@ -4,6 +4,7 @@ use super::label_map::LabelMap;
 use crds::{UnixSeconds, holders::Holders, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::api::core::v1::Taint;
 use std::{
+    net::IpAddr,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
@@ -34,6 +35,8 @@ pub struct NodeFacts {
     pub deleting: bool,
     /// IP address at which the node is reached inside the cluster.
     pub address: Option<String>,
+    /// The first such address of IPv4, where `address` is another one.
+    pub ipv4_address: Option<String>,
     /// Conditions of the Node's status.
     pub conditions: Vec<NodeCondition>,
     /// Boot ID: another one after each start of the machine.
@@ -61,6 +64,13 @@ impl NodeFacts {
     /// The resource of this UID, of which these are the first characters, uses the node, as its label says.
     pub fn is_used_by(&self, uid8: &str) -> bool {
         self.labels.contains_key(&names::member_label(uid8))
+    }
+
+    /// IP address of the node at which a process is reached that listens on all addresses, or, with `ipv4_alone`, on all of IPv4.
+    pub fn listens_at(&self, ipv4_alone: bool) -> Option<&String> {
+        let is_ipv4 = |address: &&String| address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4());
+        let mut all = self.address.iter().chain(&self.ipv4_address);
+        if ipv4_alone { all.find(is_ipv4) } else { all.next() }
     }
 
     /// The same, but for what changes with every heartbeat.

@@ -41,6 +41,12 @@ pub fn uses_old_image(spec: &IngressDaemonSetSpec) -> bool {
     })
 }
 
+/// Health checkers listen on addresses of IPv4 alone.
+pub fn listens_on_ipv4_alone(spec: &IngressDaemonSetSpec) -> bool {
+    let address = spec.health_checker.as_ref().and_then(|checker| checker.bind_address.as_deref());
+    address.is_some_and(|address| address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_ipv4()))
+}
+
 /// The `ServiceAccount` that the spec names for health checkers that there are to be. It gets no right from the operator: others may use it, too.
 /// That of the original's example is used as little as the image beside it.
 pub fn named_account(snapshot: &Snapshot) -> Option<&str> {

@@ -210,6 +210,30 @@ fn a_node_without_an_address_cannot_be_asked_and_says_so() {
 }
 
 #[test]
+fn a_health_checker_that_listens_on_ipv4_alone_is_asked_at_an_address_of_ipv4() {
+    let (v4, v6) = ("192.0.2.7", "2001:db8::7");
+    let cases = [
+        (Some("0.0.0.0"), v6, Some(v4), Some(v4)),
+        (Some("0.0.0.0"), v4, None, Some(v4)),
+        (Some("0.0.0.0"), v6, None, None),
+        (Some("::"), v6, Some(v4), Some(v6)),
+        (None, v6, Some(v4), Some(v6)),
+    ];
+    for (bind, first, ipv4, asked_at) in cases {
+        let mut snapshot = asking(&[]);
+        snapshot.resource.spec.health_checker = serde_json::from_value(json!({"bindAddress": bind})).unwrap();
+        let asked = decide(&snapshot).questions.into_keys().next().unwrap();
+        let node = Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut(&asked).unwrap());
+        (node.address, node.ipv4_address) = (Some(first.into()), ipv4.map(Into::into));
+        let questions = decide(&snapshot).questions;
+        assert_eq!(questions.get(&asked).map(|question| question.address.as_str()), asked_at, "{bind:?} {first}");
+        if asked_at.is_none() {
+            assert!(is_held_silent(snapshot));
+        }
+    }
+}
+
+#[test]
 fn no_pod_is_touched_on_a_node_that_is_not_ready_and_its_drain_goes_on() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
