@@ -2,7 +2,11 @@
 //! take the node out; that they pass keeps it in where only the node controller speaks against them; nothing found here ever
 //! brings it back.
 
-use crate::{probe, probe::ReadinessProbe, view::News};
+use crate::{
+    probe,
+    probe::ReadinessProbe,
+    view::{News, PROBE_TICK},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -101,7 +105,7 @@ impl Tally {
 pub async fn gather(mut candidates: watch::Receiver<Candidates>, after: Duration, news: mpsc::Sender<News>) {
     let mut tally = Tally::default();
     let mut running = JoinSet::new();
-    let mut ticks = time::interval(Duration::from_secs(1));
+    let mut ticks = time::interval(PROBE_TICK);
     ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {

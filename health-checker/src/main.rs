@@ -85,7 +85,8 @@ async fn serve(run: Run) -> Result<()> {
     let mut signals = Signals::new()?;
     let client = client().await?;
     let identity = Identity { namespace: run.namespace.clone(), name: run.ingress_daemonset.clone(), node: run.node_name.clone() };
-    let (published, unsynced) = PublishedVerdict::new(identity, View::new(run.ready_policy));
+    let view = View { probe_after: Duration::from_secs(run.probe_after.into()), ..View::new(run.ready_policy) };
+    let (published, unsynced) = PublishedVerdict::new(identity, view);
     let (answers, mut answer) = watch::channel(unsynced);
     let (states, state) = watch::channel(Readiness::Syncing);
     let sockets = open_sockets(&run, answer.clone(), state).await?;

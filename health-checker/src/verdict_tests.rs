@@ -232,6 +232,33 @@ fn pods_that_only_the_node_controller_calls_unready_keep_a_node_serving_but_star
     assert_eq!(verdict(&view, now).reason, VerdictReason::PodsNotReady);
 }
 
+#[test]
+fn a_pod_counts_on_for_as_long_as_its_probe_is_not_repeated_for_want_of_silence() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    for pod in view.pods.objects.values_mut() {
+        (pod.ready, pod.disowned) = (false, true);
+        pod.probes = vec![a_probe()];
+    }
+    view.serving = true;
+    for uid in ["a", "b"] {
+        view.passed_here.insert((uid.into(), 0), now);
+    }
+    // There was news until now, so that nothing was probed since; the first result comes within a period, a timeout and a tick.
+    let reason_at = |view: &View, seconds| verdict(view, now + Duration::from_secs(seconds)).reason;
+    assert_eq!(reason_at(&view, 9), VerdictReason::Serving);
+    assert_eq!(reason_at(&view, 12), VerdictReason::Serving);
+    assert_eq!(reason_at(&view, 13), VerdictReason::PodsNotReady);
+    view.probe_after = Duration::from_secs(30);
+    assert_eq!(reason_at(&view, 32), VerdictReason::Serving);
+    assert_eq!(reason_at(&view, 33), VerdictReason::PodsNotReady);
+    // A kubelet may be more patient.
+    for pod in view.pods.objects.values_mut() {
+        pod.probes[0].period = MINUTE;
+    }
+    assert_eq!((reason_at(&view, 240), reason_at(&view, 241)), (VerdictReason::Serving, VerdictReason::PodsNotReady));
+}
+
 fn any_deployment() -> impl Strategy<Value = DeploymentFacts> {
     let phase = prop::sample::select(vec!["New", "Claimed", "Degrading", "Updating", "Closed", "?"]);
     (0..4_u32, phase, prop::bool::weighted(0.1), prop::bool::weighted(0.1))

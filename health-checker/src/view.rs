@@ -219,7 +219,14 @@ pub struct View {
     pub passed_here: BTreeMap<(String, usize), Instant>,
     /// The last verdict published was 200.
     pub serving: bool,
+    /// Silence of the API server after which probes are repeated from here.
+    pub probe_after: Duration,
 }
+
+/// [`View::probe_after`] unless something else is asked for.
+pub const PROBE_AFTER: Duration = Duration::from_secs(10);
+/// How often it is looked which probes are to be repeated.
+pub const PROBE_TICK: Duration = Duration::from_secs(1);
 
 impl View {
     /// Knows nothing.
@@ -232,6 +239,7 @@ impl View {
             failed_here: BTreeMap::new(),
             passed_here: BTreeMap::new(),
             serving: false,
+            probe_after: PROBE_AFTER,
         }
     }
 
@@ -245,7 +253,9 @@ impl View {
                 let (seen, objects) = (self.pods.seen, &self.pods.objects);
                 self.failed_here
                     .retain(|uid, failed_at| seen.is_none_or(|seen| *failed_at > seen) && objects.values().any(|pod| pod.uid == *uid));
-                self.passed_here.retain(|(uid, _), _| objects.values().any(|pod| pod.uid == *uid));
+                let repeated = self.probe_after.saturating_add(probe.period).saturating_add(probe.timeout).saturating_add(PROBE_TICK);
+            let patience = patience.max(repeated);
+            self.passed_here.retain(|(uid, _), _| objects.values().any(|pod| pod.uid == *uid));
             }
         }
     }
@@ -281,11 +291,12 @@ impl View {
         pod.serves() || self.serving && pod.disowned && !pod.terminating && self.passes_here(pod, now)
     }
 
-    /// Each of its probes has passed from here not longer ago than a kubelet would take to call it unready.
+    /// Each of its probes has passed from here not longer ago than a kubelet would take to call it unready, or than it takes to repeat it:
+    /// while there is news of all nobody does.
     fn passes_here(&self, pod: &PodFacts, now: Instant) -> bool {
         let passed = |(index, probe): (usize, &ReadinessProbe)| {
             let patience = probe.period.saturating_mul(probe.failure_threshold.saturating_add(1)).saturating_add(probe.timeout);
-            self.passed_here.get(&(pod.uid.clone(), index)).is_some_and(|at| now.saturating_duration_since(*at) <= patience)
+            self.passed_here.get(&(pod.uid.clone(), index)).is_some_and(|at| now.saturating_duration_since(*at) < patience)
         };
         !pod.probes.is_empty() && pod.probes.iter().enumerate().all(passed)
     }
