@@ -128,6 +128,9 @@ impl<K: Watched> Feed<K> {
             let outcome = self.drain(&mut events, &mut version).await;
             let lived = started.elapsed() >= Duration::from_secs(1);
             self.watched |= lived;
+            if lived {
+                self.delivers();
+            }
             if let Some(end) = outcome? {
                 return Ok(end);
             }
@@ -135,6 +138,14 @@ impl<K: Watched> Feed<K> {
             if !lived {
                 return Err(Broken::Ended("at once".into()));
             }
+        }
+    }
+
+    /// A watch works. Lists say nothing of that: a server may answer these alone.
+    fn delivers(&mut self) {
+        if self.failures > 0 {
+            info!(watch = self.source.name, failures = self.failures, "the API server answers again");
+            self.failures = 0;
         }
     }
 
@@ -148,10 +159,6 @@ impl<K: Watched> Feed<K> {
         let list: List<K> = answered(self.client.request(request)).await?;
         if list.metadata.resource_version.is_empty() {
             return Err(Broken::NoResourceVersion);
-        }
-        if self.failures > 0 {
-            info!(watch = self.source.name, failures = self.failures, "the API server answers again");
-            self.failures = 0;
         }
         let objects = list.items.unwrap_or_default().into_iter().map(|object| (object.metadata().name.clone(), object.keep())).collect();
         let wanted = self.send(ObjectChange::Replaced(objects), asked).await;
@@ -171,7 +178,7 @@ impl<K: Watched> Feed<K> {
     }
 
     /// `None` when the watch came to its regular end.
-    async fn drain(&self, events: &mut Events<K>, version: &mut String) -> Result<Option<End>, Broken> {
+    async fn drain(&mut self, events: &mut Events<K>, version: &mut String) -> Result<Option<End>, Broken> {
         loop {
             let event = tokio::select! {
                 event = time::timeout(self.source.silence, events.next()) => event,
@@ -200,6 +207,7 @@ impl<K: Watched> Feed<K> {
                 return Err(Broken::NoResourceVersion);
             }
             *version = seen;
+            self.delivers();
             if !self.send(change, Instant::now()).await {
                 return Ok(Some(End::Unwanted));
             }

@@ -11,7 +11,11 @@ use hyper::{
     body::{Bytes, Frame},
 };
 use kube::client::{Body, Client};
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::Write as _,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, timeout},
@@ -214,4 +218,48 @@ async fn after_a_watch_that_lived_the_next_failure_is_the_first_of_its_row() {
     bed.answer(LIST, list("6")).await;
     // The first pause is 100 ms, and as much again by chance.
     assert!(breaks_at.elapsed() <= Duration::from_millis(250), "{:?}", breaks_at.elapsed());
+}
+
+/// Lines of a log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn lines_with(&self, words: &str) -> usize {
+        String::from_utf8_lossy(&self.0.lock().expect("no panic")).lines().filter(|line| line.contains(words)).count()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_lists_and_refuses_watches_costs_one_line_and_one_more_when_a_watch_delivers() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut bed = start();
+    for version in 0..20 {
+        bed.answer(LIST, list(&version.to_string())).await;
+        let (uri, answer) = bed.request().await;
+        assert_eq!(uri, watch_from(&version.to_string()));
+        let refused = Response::builder().status(503).body(Stream(Box::pin(frames(vec!["no watch".to_owned()]))));
+        answer.send_response(refused.expect("is a response"));
+        assert!(matches!(bed.change().await.0, ObjectChange::Replaced(_)));
+    }
+    let said = |log: &Log| (log.lines_with("cannot list or watch"), log.lines_with("answers again"));
+    assert_eq!(said(&log), (1, 0));
+    bed.answer(LIST, list("30")).await;
+    bed.watch(&watch_from("30"), vec![event("BOOKMARK", "31")]).await;
+    assert!(matches!(bed.change().await.0, ObjectChange::Replaced(_)));
+    assert!(matches!(bed.change().await.0, ObjectChange::Unchanged));
+    assert_eq!(said(&log), (1, 1));
 }
