@@ -18,7 +18,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Config, Resource, ResourceExt as _,
     api::ListParams,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError, NoProxyError},
     core::DeserializeGuard,
 };
 use operator::{
@@ -381,33 +381,90 @@ async fn config(global: &Global) -> Result<Config> {
     if let Some(context) = global.context.as_ref().filter(|context| !contexts.contains(context)) {
         return Err(anyhow!("the kubeconfig has no context {context}; it has {}", crate::failure::listed(&contexts)));
     }
-    let has_proxy = names_proxy(&kubeconfig, global.context.as_ref());
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
-        anyhow!("cannot use the kubeconfig: {error}; choose a context with --context ({})", crate::failure::listed(&contexts))
-    })?;
-    if !has_proxy {
-        config.proxy_url = proxy(&Matcher::from_env(), config.proxy_url.take(), &config.cluster_url);
-    }
+    let named = named_proxy(&kubeconfig, global.context.as_ref());
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| cannot_use(&error, &contexts))?;
+    // kube compares NO_PROXY with the address of the proxy.
+    config.proxy_url = named.or_else(|| proxy(&ProxyVariables::read(|name| std::env::var(name).ok()), &config.cluster_url));
     Ok(config)
 }
 
-/// The kubeconfig itself names the proxy of this context.
-fn names_proxy(kubeconfig: &Kubeconfig, context: Option<&String>) -> bool {
+/// What to do about a kubeconfig, or about variables that are read with it.
+fn cannot_use(error: &KubeconfigError, contexts: &[String]) -> anyhow::Error {
+    match error {
+        KubeconfigError::ParseNoProxy(NoProxyError::EmptyValue) => {
+            anyhow!("the variable NO_PROXY or no_proxy has an empty entry, such as after a comma at its end: remove that comma")
+        }
+        KubeconfigError::ParseNoProxy(error) => {
+            anyhow!("cannot use the variable NO_PROXY or no_proxy: {error}; correct that entry")
+        }
+        _ => {
+            let contexts = crate::failure::listed(contexts);
+            anyhow!("cannot use the kubeconfig: {error}; choose a context with --context ({contexts})")
+        }
+    }
+}
+
+/// The proxy that the kubeconfig itself names for this context: it is used for every API server, as by kubectl.
+fn named_proxy(kubeconfig: &Kubeconfig, context: Option<&String>) -> Option<http::Uri> {
     let used = context.or(kubeconfig.current_context.as_ref());
     let context = kubeconfig.contexts.iter().find(|named| Some(&named.name) == used).and_then(|named| named.context.as_ref());
     let cluster = kubeconfig.clusters.iter().find(|named| context.is_some_and(|context| context.cluster == named.name));
-    cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref()).is_some_and(|proxy| !proxy.is_empty())
+    // What cannot be read is refused where the whole is read.
+    cluster.and_then(|named| named.cluster.as_ref()?.proxy_url.as_ref()).filter(|proxy| !proxy.is_empty())?.parse().ok()
 }
 
-/// The proxy of the environment for this API server, as kubectl takes it: kube compares `NO_PROXY` with the address of the proxy.
-fn proxy(environment: &Matcher, given: Option<http::Uri>, api_server: &http::Uri) -> Option<http::Uri> {
+/// What the environment says of proxies, as kubectl reads it: `ALL_PROXY` is none of these variables.
+struct ProxyVariables {
+    http: String,
+    https: String,
+    no: String,
+}
+
+impl ProxyVariables {
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let of = |names: [&str; 2]| names.into_iter().filter_map(&variable).find(|value| !value.is_empty()).unwrap_or_default();
+        Self { http: of(["HTTP_PROXY", "http_proxy"]), https: of(["HTTPS_PROXY", "https_proxy"]), no: of(["NO_PROXY", "no_proxy"]) }
+    }
+}
+
+/// The proxy of the environment for this API server, as kubectl takes it.
+fn proxy(variables: &ProxyVariables, api_server: &http::Uri) -> Option<http::Uri> {
     let host = api_server.host()?.trim_matches(['[', ']']);
     if host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()) {
         return None;
     }
-    let found = environment.intercept(api_server)?;
+    let (proxy, port) = match api_server.scheme_str() {
+        Some("http") => (&variables.http, 80),
+        _ => (&variables.https, 443),
+    };
+    let exceptions = exceptions(&variables.no, host, api_server.port_u16().unwrap_or(port));
+    if exceptions.contains(&"*") {
+        return None;
+    }
+    let found = Matcher::builder().http(proxy).https(proxy).no(exceptions.join(",")).build().intercept(api_server)?;
     // Who it is for the proxy stands in its URL.
-    given.filter(|_| found.basic_auth().is_some() || found.raw_auth().is_some()).or_else(|| Some(found.uri().clone()))
+    let authority = proxy.parse::<http::Uri>().ok()?.authority()?.clone();
+    http::Uri::builder().scheme(found.uri().scheme()?.clone()).authority(authority).path_and_query("/").build().ok()
+}
+
+/// Entries of `NO_PROXY` that may speak of this API server, without what kubectl reads in them and the matcher does not: a port, and a
+/// dot or `*.` in front, which stands for the subdomains of a domain alone.
+fn exceptions<'a>(no_proxy: &'a str, host: &str, port: u16) -> Vec<&'a str> {
+    let mut entries = Vec::new();
+    for entry in no_proxy.split(',').map(str::trim) {
+        let (name, of_port) = match entry.rsplit_once(':') {
+            Some((name, port)) if !name.contains(':') || name.starts_with('[') && name.ends_with(']') => {
+                (name.trim_matches(['[', ']']), port)
+            }
+            _ => (entry, ""),
+        };
+        let name = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
+        let is_its_parent = name.strip_prefix('.').is_some_and(|domain| domain.eq_ignore_ascii_case(host));
+        if !name.is_empty() && !is_its_parent && (of_port.is_empty() || of_port == port.to_string()) {
+            entries.push(name);
+        }
+    }
+    entries
 }
 
 #[cfg(test)]
@@ -437,18 +494,59 @@ mod tests {
 
     #[test]
     fn the_proxy_of_the_environment_is_taken_but_for_what_no_proxy_names() {
-        let taken = |proxies: &str, api_server: &'static str| {
-            let environment = Matcher::builder().https(proxies).no("10.0.0.0/8,.cluster.example.com").build();
-            let found = proxy(&environment, proxies.parse().ok(), &Uri::from_static(api_server));
-            found.map(|uri| uri.to_string())
+        let taken = |variables: &[(&str, &str)], api_server: &'static str| {
+            let variable = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            proxy(&ProxyVariables::read(variable), &Uri::from_static(api_server)).map(|uri| uri.to_string())
         };
-        let other = "https://api.example.com:6443/";
-        assert_eq!(taken("http://proxy.example.com:3128", other).as_deref(), Some("http://proxy.example.com:3128/"));
-        assert_eq!(taken("proxy.example.com:3128", other).as_deref(), Some("http://proxy.example.com:3128/"), "as kubectl reads it");
-        assert_eq!(taken("http://me:secret@proxy.example.com:3128", other).as_deref(), Some("http://me:secret@proxy.example.com:3128/"));
-        for excepted in ["https://10.1.2.3:6443/", "https://api.cluster.example.com/", "https://127.0.0.1:6443/", "https://[::1]:6443/"] {
-            assert_eq!(taken("http://proxy.example.com:3128", excepted), None, "{excepted}");
+        let (other, plain) = ("https://api.example.com:6443/", "http://proxy.example.com:3128/");
+        for (variables, api_server, found) in [
+            (&[("HTTPS_PROXY", "http://proxy.example.com:3128")][..], other, Some(plain)),
+            (&[("https_proxy", "proxy.example.com:3128"), ("HTTPS_PROXY", "")], other, Some(plain)),
+            (&[("HTTPS_PROXY", "http://me:secret@proxy.example.com:3128")], other, Some("http://me:secret@proxy.example.com:3128/")),
+            (&[("HTTPS_PROXY", "me:secret@proxy.example.com:3128")], other, Some("http://me:secret@proxy.example.com:3128/")),
+            (&[("HTTPS_PROXY", "socks5://me:secret@proxy.example.com:1080")], other, Some("socks5://me:secret@proxy.example.com:1080/")),
+            (&[("HTTPS_PROXY", plain)], "http://api.example.com:8080/", None),
+            (&[("HTTP_PROXY", plain)], "http://api.example.com:8080/", Some(plain)),
+            (&[("HTTP_PROXY", plain)], other, None),
+            (&[("ALL_PROXY", plain), ("all_proxy", plain)], other, None),
+            (&[], other, None),
+        ] {
+            assert_eq!(taken(variables, api_server).as_deref(), found, "{variables:?} {api_server}");
         }
+        let is_excepted = |no: &str, api_server| taken(&[("HTTPS_PROXY", plain), ("no_proxy", no)], api_server).is_none();
+        let usual = "10.0.0.0/8,.cluster.example.com,";
+        for (no, api_server, wanted) in [
+            (usual, "https://10.1.2.3:6443/", true),
+            (usual, "https://11.1.2.3:6443/", false),
+            (usual, "https://api.cluster.example.com/", true),
+            (usual, "https://cluster.example.com/", false),
+            (usual, "https://127.0.0.1:6443/", true),
+            (usual, "https://[::1]:6443/", true),
+            (usual, "https://localhost:6443/", true),
+            ("*", other, true),
+            ("a.example.com, *", "https://10.1.2.3:6443/", true),
+            ("*.example.com", other, true),
+            ("*.example.com", "https://example.com/", false),
+            ("example.com", other, true),
+            ("API.example.com:6443", other, true),
+            ("api.example.com:443", other, false),
+            ("api.example.com:443", "https://api.example.com/", true),
+            ("10.1.2.3:6443", "https://10.1.2.3:6443/", true),
+            ("10.1.2.3:443", "https://10.1.2.3:6443/", false),
+            ("[fd00::1]:6443", "https://[fd00::1]:6443/", true),
+            ("fd00::/8", "https://[fd00::1]:6443/", true),
+        ] {
+            assert_eq!(is_excepted(no, api_server), wanted, "{no} {api_server}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_no_proxy_is_told_as_such() {
+        let told = |error| cannot_use(&KubeconfigError::ParseNoProxy(error), &[]).to_string();
+        let empty = told(NoProxyError::EmptyValue);
+        assert!(empty.contains("NO_PROXY") && empty.contains("empty entry"), "{empty}");
+        let other = told(NoProxyError::ParseMatcher { input: "a b".into() });
+        assert!(other.contains("NO_PROXY") && other.contains("\"a b\""), "{other}");
     }
 
     #[test]
@@ -456,6 +554,7 @@ mod tests {
         let text = "{current-context: b, contexts: [{name: a, context: {cluster: a}}, {name: b, context: {cluster: b}}], \
                      clusters: [{name: a, cluster: {server: 'https://a', proxy-url: 'socks5://p:1'}}, {name: b, cluster: {server: 'https://b'}}]}";
         let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
-        assert!(!names_proxy(&kubeconfig, None) && names_proxy(&kubeconfig, Some(&"a".to_owned())));
+        let found = |context: Option<&str>| named_proxy(&kubeconfig, context.map(str::to_owned).as_ref()).map(|uri| uri.to_string());
+        assert_eq!((found(None), found(Some("a")).as_deref()), (None, Some("socks5://p:1/")));
     }
 }
