@@ -253,9 +253,7 @@ impl View {
                 let (seen, objects) = (self.pods.seen, &self.pods.objects);
                 self.failed_here
                     .retain(|uid, failed_at| seen.is_none_or(|seen| *failed_at > seen) && objects.values().any(|pod| pod.uid == *uid));
-                let repeated = self.probe_after.saturating_add(probe.period).saturating_add(probe.timeout).saturating_add(PROBE_TICK);
-            let patience = patience.max(repeated);
-            self.passed_here.retain(|(uid, _), _| objects.values().any(|pod| pod.uid == *uid));
+                self.passed_here.retain(|(uid, _), _| objects.values().any(|pod| pod.uid == *uid));
             }
         }
     }
@@ -296,6 +294,8 @@ impl View {
     fn passes_here(&self, pod: &PodFacts, now: Instant) -> bool {
         let passed = |(index, probe): (usize, &ReadinessProbe)| {
             let patience = probe.period.saturating_mul(probe.failure_threshold.saturating_add(1)).saturating_add(probe.timeout);
+            let repeated = self.probe_after.saturating_add(probe.period).saturating_add(probe.timeout).saturating_add(PROBE_TICK);
+            let patience = patience.max(repeated);
             self.passed_here.get(&(pod.uid.clone(), index)).is_some_and(|at| now.saturating_duration_since(*at) < patience)
         };
         !pod.probes.is_empty() && pod.probes.iter().enumerate().all(passed)

@@ -499,8 +499,8 @@ mod tests {
             proxy(&ProxyVariables::read(variable), &Uri::from_static(api_server)).map(|uri| uri.to_string())
         };
         let (other, plain) = ("https://api.example.com:6443/", "http://proxy.example.com:3128/");
-        for (variables, api_server, found) in [
-            (&[("HTTPS_PROXY", "http://proxy.example.com:3128")][..], other, Some(plain)),
+        let cases: [(&[(&str, &str)], &str, Option<&str>); 10] = [
+            (&[("HTTPS_PROXY", "http://proxy.example.com:3128")], other, Some(plain)),
             (&[("https_proxy", "proxy.example.com:3128"), ("HTTPS_PROXY", "")], other, Some(plain)),
             (&[("HTTPS_PROXY", "http://me:secret@proxy.example.com:3128")], other, Some("http://me:secret@proxy.example.com:3128/")),
             (&[("HTTPS_PROXY", "me:secret@proxy.example.com:3128")], other, Some("http://me:secret@proxy.example.com:3128/")),
@@ -510,7 +510,8 @@ mod tests {
             (&[("HTTP_PROXY", plain)], other, None),
             (&[("ALL_PROXY", plain), ("all_proxy", plain)], other, None),
             (&[], other, None),
-        ] {
+        ];
+        for (variables, api_server, found) in cases {
             assert_eq!(taken(variables, api_server).as_deref(), found, "{variables:?} {api_server}");
         }
         let is_excepted = |no: &str, api_server| taken(&[("HTTPS_PROXY", plain), ("no_proxy", no)], api_server).is_none();

@@ -158,16 +158,8 @@ enum Finalizers {
 
 /// What ended.
 enum Ended {
-    Patch {
-        node: String,
-        outcome: PatchOutcome,
-        transitions: Vec<Transition>,
-    },
-    Idle {
-        node: String,
-        gates: BTreeSet<String>,
-        idle: Option<bool>,
-    },
+    Patch { node: String, outcome: PatchOutcome, transitions: Vec<Transition> },
+    Idle { node: String, gates: BTreeSet<String>, idle: Option<bool> },
 }
 
 type Work = FuturesUnordered<BoxFuture<'static, Ended>>;

@@ -137,10 +137,8 @@ impl Memory {
         snapshot.refusals = self.active_refusals(snapshot.resource.generation);
         snapshot.template_refusal = self.template_refusal(snapshot.resource.generation).map(str::to_owned);
         let refused = self.checkers_refusal.as_ref().filter(|refusal| refusal.generation == snapshot.resource.generation);
-        snapshot.checkers_refusal = refused.map(|refusal| CheckersRefusal {
-            message: refusal.message.clone(),
-            waits: refusal.is_active(snapshot.resource.generation),
-        });
+        snapshot.checkers_refusal = refused
+            .map(|refusal| CheckersRefusal { message: refusal.message.clone(), waits: refusal.is_active(snapshot.resource.generation) });
         snapshot.written_generations.clone_from(&self.written_generations);
     }
 

@@ -4,8 +4,8 @@ use super::label_map::LabelMap;
 use crds::{UnixSeconds, holders::Holders, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::api::core::v1::Taint;
 use std::{
-    net::IpAddr,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    net::IpAddr,
     sync::Arc,
 };
 

@@ -110,9 +110,7 @@ pub fn decide(
             unknown.insert((key, effect));
         }
     }
-    unknown.retain(|(key, effect)| {
-        !gone.contains(&(key.clone(), effect.clone())) && has_taint(node, key, effect)
-    });
+    unknown.retain(|(key, effect)| !gone.contains(&(key.clone(), effect.clone())) && has_taint(node, key, effect));
     plan.unknown = unknown;
     settle_taints(node, &judged, &gone, &mut changes);
     for Judged { gate, subject, finding, judgement, matched } in judged {

@@ -101,9 +101,8 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
         let mut body = daemon_set(snapshot, settings, &name, *port);
         let ends_first = stored.is_some_and(|stored| must_end_first(stored, &body, is_settled(stored)));
         // One at a time, beside those on lost nodes, which use their share up until they are back. At rest the share is of no use.
-        let idle = stored.filter(|stored| {
-            !ends_first && is_settled(stored) && render::contains(&stored.spec["template"], &body["spec"]["template"])
-        });
+        let idle = stored
+            .filter(|stored| !ends_first && is_settled(stored) && render::contains(&stored.spec["template"], &body["spec"]["template"]));
         let share = idle.and_then(surge).filter(|surge| *surge > 0).unwrap_or_else(|| i64::from(silent.lost(&body["spec"])) + 1);
         let (surge, unavailable) = if ends_first { (0, share) } else { (share, 0) };
         body["spec"]["updateStrategy"]["rollingUpdate"] = json!({"maxSurge": surge, "maxUnavailable": unavailable});

@@ -24,7 +24,9 @@ impl Reason {
                         "check that a health checker runs on the node and that no network policy or firewall keeps the operator from the port",
                     ),
                     None => (
-                        format!("the Node has no InternalIP address that health checkers listen on, so the operator cannot ask its health port {ports}"),
+                        format!(
+                            "the Node has no InternalIP address that health checkers listen on, so the operator cannot ask its health port {ports}"
+                        ),
                         "repair the writer of the Node's status (kubelet or cloud controller), or remove healthChecker.bindAddress where it is 0.0.0.0 and the Node has no IPv4 address",
                     ),
                 };

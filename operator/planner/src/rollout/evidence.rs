@@ -49,7 +49,9 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed: &
     };
     let ports = settings.map(|settings| &settings.ports).filter(|ports| asks && !ports.is_empty() && !snapshot.resource.deleting);
     let Some((ports, node)) = ports.zip(managed.node) else { return Evidence::None };
-    let Some(address) = node.listens_at(listens_on_ipv4_alone(&snapshot.resource.spec)) else { return Evidence::Silent { address: None, ports: ports.clone() } };
+    let Some(address) = node.listens_at(listens_on_ipv4_alone(&snapshot.resource.spec)) else {
+        return Evidence::Silent { address: None, ports: ports.clone() };
+    };
     let Some(answers) = snapshot.answers.get(managed.name) else {
         let Resource { namespace, name, .. } = &snapshot.resource;
         let question = Question { address: address.clone(), ports: ports.clone(), namespace: namespace.clone(), name: name.clone() };

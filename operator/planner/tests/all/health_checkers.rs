@@ -7,13 +7,13 @@ use crds::{
     ledger::{Ledger, ServedPort},
     names::member_label,
 };
+use k8s_openapi::api::core::v1::Taint;
 use planner::{
     Action, Plan, Snapshot, decide,
     facts::{DaemonSetFacts, NodeFacts, OtherResource},
     plan::Supporting,
     snapshot::CheckersRefusal,
 };
-use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 use world::{

@@ -333,7 +333,7 @@ fn a_node_that_is_not_attached_holds_other_pods_but_not_the_replicas_that_it_wai
         (resource(false), pod(), Some("True")),
         (resource(true), pod(), Some("False")),
         (resource(true), own, Some("True")),
-        (resource(true), elsewhere, None),
+        (resource(true), elsewhere.clone(), None),
         (Source { found: Some(None), broken: None }, pod(), None),
     ] {
         let mut world = world(follows(), pod.clone());
@@ -377,7 +377,10 @@ fn restarts_of_sidecars_that_an_earlier_release_did_not_count_reset_nothing() {
     let message = |pod: &Pod| pod.condition(TYPE).unwrap().message.clone();
     let before = Pod { conditions: counted("label example=true (restarts: 0)"), ..of(0, Some(2)) };
     let upgraded = settled(gates(), before.clone());
-    assert_eq!((says(&upgraded), message(&upgraded).as_str()), (Some(("True", "SourceTrue")), "label example=true (restarts: 2, of sidecars: 2)"));
+    assert_eq!(
+        (says(&upgraded), message(&upgraded).as_str()),
+        (Some(("True", "SourceTrue")), "label example=true (restarts: 2, of sidecars: 2)")
+    );
     let resets = |pod: &Pod, restarts, sidecars| {
         let after = settled(gates(), Pod { restarts, sidecar_restarts: Some(sidecars), ..pod.clone() });
         says(&after) == Some(("False", "ContainerRestarted"))

@@ -725,11 +725,9 @@ fn of_replicas() -> NodeReadinessGate {
 async fn a_template_that_is_too_large_to_be_held_is_not_said_to_lack_a_toleration() {
     let bears = json!([{"key": "edge", "operator": "Exists"}]);
     let large = json!([{"name": "x", "configMap": {"name": "x".repeat(planner::facts::SPEC_BYTES)}}]);
-    for (more, wanted) in [
-        (json!({}), Some("NotTolerated")),
-        (json!({"tolerations": bears}), None),
-        (json!({"tolerations": bears, "volumes": large}), None),
-    ] {
+    for (more, wanted) in
+        [(json!({}), Some("NotTolerated")), (json!({"tolerations": bears}), None), (json!({"tolerations": bears, "volumes": large}), None)]
+    {
         let server = Arc::new(Mutex::new(Server::default()));
         let mut engine = started(&server, of_replicas()).await;
         engine.observer.take(vec![resource(&more, &Value::Null)]);
@@ -741,9 +739,7 @@ async fn a_template_that_is_too_large_to_be_held_is_not_said_to_lack_a_toleratio
 
 #[tokio::test]
 async fn a_gate_says_that_the_spec_of_a_resource_that_it_waits_for_is_not_valid_while_it_is_not() {
-    let status = |valid: &str| {
-        json!({"conditions": [{"type": "Valid", "status": valid, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]})
-    };
+    let status = |valid: &str| json!({"conditions": [{"type": "Valid", "status": valid, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = started(&server, of_replicas()).await;
     for (valid, ready) in [("True", "True"), ("False", "False"), ("True", "True")] {
