@@ -21,8 +21,8 @@ use std::collections::BTreeSet;
 /// A program that no image has.
 const NO_PROGRAM: &str = "/ingress-daemonset-pre-pull-starts-nothing";
 
-/// Seconds after its creation when a pod that its kubelet gave up makes way for another: what the node lacks comes by and by.
-const AGAIN_AFTER: i64 = 60;
+/// Shortest and longest time in seconds before a pod that its kubelet gave up makes way for another: what the node lacks comes by and by.
+const AGAIN_AFTER: (i64, i64) = (60, 15 * 60);
 
 /// Whether the images of the wanted revision are on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum Pull {
     ToBegin,
     /// A pod is pulling them; with its trouble, if any.
     UnderWay(Option<(String, String)>),
+    /// The kubelet gave the pod up, and another will take its place; with its trouble.
+    GivenUp(Option<(String, String)>),
 }
 
 /// How far the pull of a node's next images is.
@@ -47,6 +49,7 @@ pub fn pull(snapshot: &Snapshot, managed: &ManagedNode<'_>, kind: GrantReason) -
     match snapshot.pulls.get(managed.name).into_iter().flatten().find(|pull| pull.revision == settings.revision && !pull.terminating) {
         None => Pull::ToBegin,
         Some(PullFacts { pulled: true, .. }) => Pull::Done,
+        Some(pull) if pull.given_up => Pull::GivenUp(pull.trouble.clone()),
         Some(pull) => Pull::UnderWay(pull.trouble.clone()),
     }
 }
@@ -110,14 +113,19 @@ pub fn begin(snapshot: &Snapshot, managed: &ManagedNode<'_>, settings: &Resolved
     Action::CreatePod { node: managed.name.to_owned(), name, body: Box::new(body) }
 }
 
-/// When a pod makes way for another, if its kubelet gave it up.
-fn makes_way_at(pull: &PullFacts) -> Option<UnixSeconds> {
-    (pull.given_up && !pull.terminating).then(|| pull.created.saturating_add(AGAIN_AFTER))
+/// When a pod makes way for another, if its kubelet gave it up. It stays for as long as the rollout had gone on when it was made, so that each
+/// pod of a node stays for longer than the one before.
+fn makes_way_at(snapshot: &Snapshot, pull: &PullFacts) -> Option<UnixSeconds> {
+    let rollout = snapshot.resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
+    let since = rollout.map_or(pull.created, |rollout| rollout.since);
+    let (shortest, longest) = AGAIN_AFTER;
+    let pause = pull.created.saturating_sub(since).clamp(shortest, longest);
+    (pull.given_up && !pull.terminating).then(|| pull.created.saturating_add(pause))
 }
 
 /// When the next pod that its kubelet gave up makes way for another.
 pub fn again_at(snapshot: &Snapshot) -> Option<UnixSeconds> {
-    snapshot.pulls.values().flatten().filter_map(makes_way_at).filter(|at| *at > snapshot.now).min()
+    snapshot.pulls.values().flatten().filter_map(|pull| makes_way_at(snapshot, pull)).filter(|at| *at > snapshot.now).min()
 }
 
 /// Pods that have done what they were for or that their kubelet gave up, and those whose images are wanted no more.
@@ -130,7 +138,7 @@ pub fn over(snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> Vec<Actio
         })
     };
     let all = snapshot.pulls.iter().flat_map(|(node, pulls)| pulls.iter().map(move |pull| (node, pull)));
-    let failed = |pull: &PullFacts| makes_way_at(pull).is_some_and(|at| at <= snapshot.now);
+    let failed = |pull: &PullFacts| makes_way_at(snapshot, pull).is_some_and(|at| at <= snapshot.now);
     let over = all.filter(|(node, pull)| !pull.terminating && (failed(pull) || !waits(node, pull)));
     over.map(|(_, pull)| Action::DeletePod { name: pull.name.clone(), uid: Some(pull.uid.clone()), resource_version: None }).collect()
 }

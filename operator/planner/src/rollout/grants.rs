@@ -129,9 +129,9 @@ impl GrantRules<'_> {
         let goes_back = self.targets.is_some_and(|targets| targets.origin != RevisionOrigin::Spec);
         let reason = match (pre_pull::pull(self.snapshot, managed, kind), self.snapshot.refusals.get(managed.name)) {
             (Pull::Done, _) => return None,
-            (Pull::UnderWay(trouble), _) => Reason::PrePulling(trouble),
             // The way back is not to wait for what nobody allows.
-            (Pull::ToBegin, Some(_)) if goes_back => return None,
+            (Pull::GivenUp(_), _) | (Pull::ToBegin, Some(_)) if goes_back => return None,
+            (Pull::UnderWay(trouble) | Pull::GivenUp(trouble), _) => Reason::PrePulling(trouble),
             (Pull::ToBegin, Some(message)) => Reason::PodsRefused(message.clone()),
             (Pull::ToBegin, None) => {
                 let under_way =
