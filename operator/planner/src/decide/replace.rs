@@ -1,6 +1,6 @@
 //! Pods that stay: their gates, and the moves of an update in place.
 
-use super::Pass;
+use super::{Pass, waits::trouble};
 use crate::{
     facts::{DeploymentFacts, InPlacePod},
     node::ManagedNode,
@@ -65,7 +65,7 @@ impl<'a> Pass<'a> {
             self.plan.recheck(due);
         }
         let updated = progress.pods.iter().filter(|(pod, _)| pod.revision == grant.revision && pod.ready).count();
-        let reason = match managed.trouble() {
+        let reason = match trouble(managed, grant) {
             _ if managed.is_lost() => Reason::NodeNotReady,
             trouble => Reason::UpdatingInPlace { updated, of: progress.pods.len(), trouble, why: progress.why },
         };

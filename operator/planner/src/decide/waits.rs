@@ -2,6 +2,7 @@
 
 use super::Pass;
 use crate::{
+    facts::readiness,
     node::{ManagedNode, breaker, clocks, replicas},
     protocol::{
         step::Step,
@@ -17,6 +18,13 @@ use crds::{
     status::NodePhase,
     token::Phase,
 };
+
+/// What keeps pods from being ready. Beneath a pause the Deployment says the former revision still, of which a pod that ended means nothing.
+pub(super) fn trouble(managed: &ManagedNode<'_>, grant: &Grant) -> Option<(String, String)> {
+    let deployment = managed.deployment?;
+    let revision = if managed.is_in_place() { &grant.revision } else { deployment.revision() };
+    readiness::trouble(managed.pods, revision, deployment.refusal.is_some())
+}
 
 impl Pass<'_> {
     /// A gate that taints nodes before they are updated, while it has not done so: until then nothing on the node is changed, so
@@ -113,7 +121,7 @@ impl Pass<'_> {
         if let Some(refusal) = managed.refusal() {
             return refusal;
         }
-        let trouble = managed.trouble();
+        let trouble = trouble(managed, grant);
         if deployment.status.available >= wanted && trouble.is_none() {
             return Reason::PodsTerminating;
         }
