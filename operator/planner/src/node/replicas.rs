@@ -3,7 +3,7 @@
 use crate::{
     facts::{DeploymentFacts, NodeFacts, scheduling},
     gates_shared::ReplicaHealth,
-    node::ManagedNode,
+    node::{ManagedNode, breaker},
     snapshot::Snapshot,
     spec::{ResolvedSpec, node_selection::is_chosen},
 };
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeMap;
 
 /// The replicas on every node; on one that is not chosen there are none to wait for. While the spec is not valid, what runs goes on as
-/// its Deployment says; whether the resource is to choose any other node is not known, and nothing is said of it.
+/// its Deployment says, or as it was where the breaker has changed that; whether the resource is to choose any other node is not known, and nothing is said of it.
 pub fn of(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
     let on = |node: &NodeFacts| ReplicaHealth {
         node_uid: node.uid.clone(),
@@ -40,7 +40,9 @@ pub fn of(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &
     }
     for (managed, node) in managed_nodes.iter().filter(|managed| managed.chosen).filter_map(|managed| Some((managed, managed.node?))) {
         let ready = || managed.pods.iter().filter(|pod| pod.ready && !pod.terminating && !pod.ended);
-        let runs = managed.deployment.map_or(0, DeploymentFacts::replicas);
+        // Where the breaker has taken replicas away, the last spec says how many there are to be.
+        let broken = managed.deployment.and_then(breaker::read).and_then(|_| snapshot.resource.last_replicas());
+        let runs = broken.or(managed.deployment.map(DeploymentFacts::replicas)).unwrap_or(0);
         let wanted = managed.settings.map_or(runs, |settings| settings.pods_per_node);
         let health = ReplicaHealth {
             chosen: true,
