@@ -5,6 +5,7 @@ use crate::{
     facts::DeploymentFacts,
     memory::Sights,
     node::{ManagedNode, clocks},
+    objects::revisions::RevisionOrigin,
     plan::NodeProgress,
     reason::{self, Reason, failure_word},
     rollout::{proof::RevisionFailure, rollout_state},
@@ -34,8 +35,10 @@ impl Pass<'_> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, managed_nodes);
         let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, managed_nodes);
-        let everywhere =
-            targets.rollout_state(&self.ledger).is_some_and(|rollout| rollout_state::is_retried_everywhere(self.snapshot, rollout));
+        // What was rolled back is tried again, and nothing else runs instead any more.
+        let failed_before = self.ledger.rolled_back.as_ref().is_some_and(|rolled_back| rolled_back.from == targets.newest);
+        let tried_again = failed_before && targets.origin == RevisionOrigin::Spec;
+        let everywhere = tried_again || targets.rollout_state(&self.ledger).is_some_and(|rollout| self.snapshot.resource.is_retried(rollout));
         for managed in managed_nodes.iter().filter(|managed| everywhere || retried.contains(managed.name)) {
             sights.forgive(managed.name);
         }

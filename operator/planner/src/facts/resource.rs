@@ -1,6 +1,6 @@
 //! An `IngressDaemonSet` as it is held in memory.
 
-use crds::{IngressDaemonSet, UnixSeconds, ingress_daemon_set::IngressDaemonSetSpec, ledger::Ledger, status::IngressDaemonSetStatus};
+use crds::{IngressDaemonSet, UnixSeconds, ingress_daemon_set::IngressDaemonSetSpec, ledger::{Ledger, RolloutState}, status::IngressDaemonSetStatus};
 use std::sync::Arc;
 
 /// An `IngressDaemonSet`, as far as decisions read it.
@@ -93,6 +93,11 @@ impl Resource {
     /// Pods of a node by the last spec that was valid, where the status still says so.
     pub fn last_replicas(&self) -> Option<i32> {
         self.status.as_ref().filter(|status| !status.revisions.effective.is_empty()).map(|status| status.replicas)
+    }
+
+    /// A person lets pass all that failed.
+    pub fn is_retried(&self, rollout: &RolloutState) -> bool {
+        !self.retry.is_empty() && self.retry != rollout.retry
     }
 
     /// The first 8 characters of the UID.

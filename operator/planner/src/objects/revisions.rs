@@ -74,7 +74,18 @@ impl Targets {
                 ..settings
             })
         };
-        let effective = resolved(&template)?;
+        let effective = resolved(&template).map_err(|problems| {
+            // What is not to be found in spec.template says where it is.
+            let own = if origin == RevisionOrigin::Spec { None } else { Some(resolved(&Arc::new(spec.template.clone())).err().unwrap_or_default()) };
+            let told = |problem: SpecProblem| match &own {
+                Some(own) if !own.contains(&problem) => {
+                    let message = format!("revision {}, which runs instead of {newest}: {}", hash::revision(&template), problem.message);
+                    SpecProblem { message, ..problem }
+                }
+                _ => problem,
+            };
+            problems.into_iter().map(told).collect::<Vec<_>>()
+        })?;
         let mut running: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
         let stored = snapshot.resource.status.as_ref().map(|status| status.revisions.current.clone()).filter(|stored| !stored.is_empty());
         // Without its status a canary must not reach every node: what others still run was there before.
@@ -126,7 +137,9 @@ fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, RevisionO
             None => Err(not_found(snapshot, rollback.revision)),
         };
     }
-    let rolled_back = snapshot.resource.ledger().and_then(|ledger| ledger.rolled_back.as_ref());
+    // A person may ask for another try, also where the rest of the spec contradicts what runs instead.
+    let ledger = snapshot.resource.ledger().filter(|ledger| !ledger.rollout_state.as_ref().is_some_and(|rollout| snapshot.resource.is_retried(rollout)));
+    let rolled_back = ledger.and_then(|ledger| ledger.rolled_back.as_ref());
     let Some(rolled_back) = rolled_back.filter(|rolled_back| rolled_back.from == newest) else {
         return Ok((Arc::new(spec.template.clone()), RevisionOrigin::Spec));
     };

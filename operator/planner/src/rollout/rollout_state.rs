@@ -204,12 +204,6 @@ fn is_retried(managed: &ManagedNode<'_>, failure: &Failure) -> bool {
     !asked.is_empty() && asked != failure.retry
 }
 
-/// A person lets pass all that failed.
-pub fn is_retried_everywhere(snapshot: &Snapshot, rollout: &RolloutState) -> bool {
-    let asked = &snapshot.resource.retry;
-    !asked.is_empty() && *asked != rollout.retry
-}
-
 /// The rollout up to this moment, and the nodes that a person wants to be tried again.
 pub fn observe(
     snapshot: &Snapshot,
@@ -239,7 +233,7 @@ pub fn observe(
     rollout.finished = finished;
     let by_name: BTreeMap<&str, &ManagedNode<'_>> = managed_nodes.iter().map(|managed| (managed.name, managed)).collect();
     let (mut retried, mut forgiven) = (BTreeSet::new(), false);
-    if is_retried_everywhere(snapshot, &rollout) {
+    if snapshot.resource.is_retried(&rollout) {
         retried.extend(std::mem::take(&mut rollout.failed).into_keys());
         rollout.failed_nodes.clear();
         rollout.lost.clear();
