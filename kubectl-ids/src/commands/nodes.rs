@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use chrono::{SecondsFormat, Utc};
 use crds::{
-    ledger::{GrantReason, Ledger},
+    ledger::{GrantReason, Ledger, RolledBack},
     names,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -61,7 +61,7 @@ pub async fn retry(cluster: &Cluster, options: &RetryOptions) -> Result<()> {
     let resource = cluster.find(options.name.as_deref()).await?;
     let rollout = resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
     let Some((rollout, failure)) = rollout.and_then(|rollout| Some((rollout, rollout.failed.get(node)?))) else {
-        bail!("nothing failed on node {node}, so there is nothing to retry: see `kubectl ids why {node}`");
+        bail!("{}", nothing_to_retry(node, &resource.name_any(), resource.ledger()));
     };
     annotate(cluster, node, names::RETRY_ANNOTATION, |_| Some(now())).await?;
     print(&format!(
@@ -72,6 +72,16 @@ pub async fn retry(cluster: &Cluster, options: &RetryOptions) -> Result<()> {
     ))?;
     say_if_operator_is_down(cluster, &resource).await;
     Ok(())
+}
+
+/// Why there is nothing to retry on a node. What was rolled back failed on nodes that run another revision by now.
+fn nothing_to_retry(node: &str, resource: &str, ledger: Option<&Ledger>) -> String {
+    match ledger.and_then(|ledger| ledger.rolled_back.as_ref()) {
+        Some(RolledBack { from, to, reason, .. }) => format!(
+            "revision {from} {reason}, and revision {to} runs instead: to try it again, on all nodes, run `kubectl ids retry --all {resource}`"
+        ),
+        None => format!("nothing failed on node {node}, so there is nothing to retry: see `kubectl ids why {node}`"),
+    }
 }
 
 async fn retry_all(cluster: &Cluster, name: Option<&str>) -> Result<()> {
@@ -199,6 +209,17 @@ mod tests {
         let drained = instead_of_release("n1", GrantReason::Drain).unwrap_or_default();
         for remedy in ["kubectl delete node n1", "remove its taint"] {
             assert!(drained.contains(remedy), "{drained}");
+        }
+    }
+
+    #[test]
+    fn after_a_rollback_the_retry_of_a_node_names_the_retry_of_all() {
+        let rolled_back = RolledBack { from: "b".into(), to: "a".into(), at: 0, reason: "failed on 1 of at most 1 nodes".into() };
+        let ledger = Ledger { rolled_back: Some(rolled_back), ..Ledger::default() };
+        let said = nothing_to_retry("n1", "edge", Some(&ledger));
+        assert!(said.contains("revision b failed on 1") && said.contains("`kubectl ids retry --all edge`"), "{said}");
+        for ledger in [None, Some(&Ledger::default())] {
+            assert!(nothing_to_retry("n1", "edge", ledger).starts_with("nothing failed on node n1"));
         }
     }
 
