@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Taint;
 use planner::{
     Snapshot, decide,
     facts::{DeploymentFacts, NodeFacts, PodFacts},
+    reason::NodeObject,
 };
 use std::{
     collections::BTreeMap,
@@ -218,7 +219,10 @@ fn memory(u: &mut Unstructured<'_>, snapshot: &mut Snapshot) -> Result<()> {
     match u.int_in_range(0..=4)? {
         0 => snapshot.reserved = u.arbitrary()?,
         1 => snapshot.listed_since_rebuild = u.arbitrary()?,
-        2 => drop(snapshot.refusals.insert(json::text(u)?, json::text(u)?)),
+        2 => {
+            let object = *u.choose(&[NodeObject::Node, NodeObject::Deployment, NodeObject::Pods, NodeObject::PullPod])?;
+            snapshot.refusals.entry(object).or_default().insert(json::text(u)?, json::text(u)?);
+        }
         3 => drop(snapshot.foreign_names.insert(json::text(u)?)),
         _ => snapshot.watched = json::number(u)?,
     }

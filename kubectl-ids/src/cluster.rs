@@ -492,6 +492,8 @@ mod tests {
         assert_eq!([1005, 1006].map(|now| silence(&lease(""), now)), [None, Some(6)]);
     }
 
+    type Variables<'v> = &'v [(&'v str, &'v str)];
+
     #[test]
     fn the_proxy_of_the_environment_is_taken_but_for_what_no_proxy_names() {
         let taken = |variables: &[(&str, &str)], api_server: &'static str| {
@@ -499,7 +501,7 @@ mod tests {
             proxy(&ProxyVariables::read(variable), &Uri::from_static(api_server)).map(|uri| uri.to_string())
         };
         let (other, plain) = ("https://api.example.com:6443/", "http://proxy.example.com:3128/");
-        let cases: [(&[(&str, &str)], &str, Option<&str>); 10] = [
+        let cases: [(Variables<'_>, &str, Option<&str>); 10] = [
             (&[("HTTPS_PROXY", "http://proxy.example.com:3128")], other, Some(plain)),
             (&[("https_proxy", "proxy.example.com:3128"), ("HTTPS_PROXY", "")], other, Some(plain)),
             (&[("HTTPS_PROXY", "http://me:secret@proxy.example.com:3128")], other, Some("http://me:secret@proxy.example.com:3128/")),

@@ -4,6 +4,7 @@ use crate::{
     facts::{DaemonSetFacts, DeploymentFacts, NodeFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
     memory::{Clocks, Sights},
     node_gates::GateLinks,
+    reason::NodeObject,
     spec::node_rights::NodeRights,
 };
 use crds::{UnixSeconds, node_readiness_gate::NodeReadinessGateStatus};
@@ -67,8 +68,8 @@ pub struct Snapshot {
     pub listed_since_rebuild: bool,
     /// Supporting objects that this process has written lately.
     pub asserted: BTreeSet<String>,
-    /// What the API server said when it refused a write for a node, by node name.
-    pub refusals: BTreeMap<String, String>,
+    /// What the API server said when it refused a write for a node, by the object that was to be written and the node's name.
+    pub refusals: BTreeMap<NodeObject, BTreeMap<String, String>>,
     /// What the API server said when it refused the template as such.
     pub template_refusal: Option<String>,
     /// What the API server said when it refused a `DaemonSet` of health checkers last.
@@ -138,6 +139,11 @@ impl Snapshot {
             gates: GateLinks::default(),
             node_readiness: None,
         }
+    }
+
+    /// Why this object of a node is not to be written now.
+    pub fn refusal(&self, node: &str, object: NodeObject) -> Option<&String> {
+        self.refusals.get(&object)?.get(node)
     }
 
     /// The pods on a node.

@@ -151,10 +151,9 @@ impl WebhookSync {
             // It is gone, or of others alone.
             None if found.is_none() || !entries.is_empty() => Ok(()),
             Some(place) if entries.len() > 1 => {
-                let path = format!("/webhooks/{place}");
+                let at = format!("/webhooks/{place}");
                 // By no apply: that leaves what somebody else has written into the entry.
-                let operations =
-                    json!([{"op": "test", "path": format!("{path}/name"), "value": self.name}, {"op": "remove", "path": path}]);
+                let operations = json!([{"op": "test", "path": format!("{at}/name"), "value": self.name}, {"op": "remove", "path": at}]);
                 let patch = serde_json::from_value(operations).map_err(kube::Error::SerdeError)?;
                 self.api().patch(WEBHOOKS, &PatchParams::default(), &Patch::<()>::Json(patch)).await.map(drop)
             }

@@ -3,7 +3,7 @@
 use super::Memory;
 use crate::{
     metrics::Metrics,
-    write::{Announcer, Error, TIMEOUT, Writer, node_of},
+    write::{Announcer, Error, TIMEOUT, Writer, written_for},
 };
 use kube::Client;
 use planner::{Action, Snapshot, objects::health_checker, plan::Supporting};
@@ -39,7 +39,7 @@ impl Actor<'_> {
             // Used up unless it was refused for certain: the answer may have been lost, the object made.
             memory.reserved.retain(|reserved| reserved != id);
         }
-        let node = node_of(action).map(str::to_owned);
+        let written = written_for(action);
         match result {
             Ok(done) => {
                 if let Some((kind, version)) = done.written {
@@ -48,8 +48,8 @@ impl Actor<'_> {
                 if let Some((uid, generation)) = done.generation {
                     memory.written_generations.insert(uid, generation);
                 }
-                if let Some(node) = node {
-                    memory.accept(&node);
+                if let Some((node, object)) = written {
+                    memory.accept(node, object);
                 }
                 self.remember(action, &mut memory);
                 drop(memory);
@@ -57,12 +57,12 @@ impl Actor<'_> {
                 Ok(())
             }
             Err(error) => {
-                match (&error, node) {
+                match (&error, written) {
                     (Error::Foreign(name), _) => {
                         memory.foreign_names.insert(name.clone());
                     }
-                    (Error::Invalid(message) | Error::Forbidden(message), Some(node))
-                        if !memory.refuse(&node, message, self.snapshot.resource.generation) =>
+                    (Error::Invalid(message) | Error::Forbidden(message), Some((node, object)))
+                        if !memory.refuse(node, object, message, self.snapshot.resource.generation) =>
                     {
                         return Err(Error::Known);
                     }

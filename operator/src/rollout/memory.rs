@@ -8,6 +8,7 @@ use crds::{UnixSeconds, status::NodePhase};
 use planner::{
     Snapshot,
     memory::{Clocks, Sights},
+    reason::NodeObject,
     snapshot::CheckersRefusal,
 };
 use std::{
@@ -86,8 +87,8 @@ pub struct Memory {
     pub untried: u32,
     /// The account that the resource names for its health checkers.
     pub account: Option<NamedAccount>,
-    /// What the API server refuses, by node.
-    refusals: BTreeMap<String, Refusal>,
+    /// What the API server refuses, by object and node.
+    refusals: BTreeMap<(NodeObject, String), Refusal>,
     /// That the API server refuses the template.
     template_refusal: Option<Refusal>,
     /// That the API server refuses a `DaemonSet` of health checkers.
@@ -142,12 +143,13 @@ impl Memory {
         snapshot.written_generations.clone_from(&self.written_generations);
     }
 
-    /// The API server refused a write for a node; `true` when that is news.
-    pub fn refuse(&mut self, node: &str, message: &str, generation: i64) -> bool {
+    /// The API server refused a write of this object for a node; `true` when that is news.
+    pub fn refuse(&mut self, node: &str, object: NodeObject, message: &str, generation: i64) -> bool {
         self.refusals.retain(|_, refusal| refusal.generation == generation);
-        let before = self.refusals.remove(node);
+        let written = (object, node.to_owned());
+        let before = self.refusals.remove(&written);
         let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
-        self.refusals.insert(node.to_owned(), Refusal::after(before, message, generation));
+        self.refusals.insert(written, Refusal::after(before, message, generation));
         news
     }
 
@@ -180,15 +182,18 @@ impl Memory {
         self.template_refusal.as_ref().filter(|refusal| refusal.is_active(generation)).map(|refusal| &*refusal.message)
     }
 
-    /// A write for a node was taken.
-    pub fn accept(&mut self, node: &str) {
-        self.refusals.remove(node);
+    /// A write of this object for a node was taken.
+    pub fn accept(&mut self, node: &str, object: NodeObject) {
+        self.refusals.remove(&(object, node.to_owned()));
     }
 
-    /// What is not to be tried now, by node.
-    pub fn active_refusals(&self, generation: i64) -> BTreeMap<String, String> {
-        let active = self.refusals.iter().filter(|(_, refusal)| refusal.is_active(generation));
-        active.map(|(node, refusal)| (node.clone(), refusal.message.clone())).collect()
+    /// What is not to be tried now, by object and node.
+    pub fn active_refusals(&self, generation: i64) -> BTreeMap<NodeObject, BTreeMap<String, String>> {
+        let mut active: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+        for ((object, node), refusal) in self.refusals.iter().filter(|(_, refusal)| refusal.is_active(generation)) {
+            active.entry(*object).or_default().insert(node.clone(), refusal.message.clone());
+        }
+        active
     }
 
     /// A write to this object was refused because something that it was based on is of the past.

@@ -335,7 +335,7 @@ async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Er
 
 /// Its refusal is remembered.
 fn is_remembered(action: &Action) -> bool {
-    crate::write::node_of(action).is_some() || is_checker(action)
+    crate::write::written_for(action).is_some() || is_checker(action)
 }
 
 /// An action in a few words, for the log.

@@ -29,6 +29,7 @@ use kube::{
 use planner::{
     Action, Snapshot,
     plan::{Supporting, Write},
+    reason::NodeObject,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -330,18 +331,18 @@ fn is_ours(meta: &ObjectMeta, snapshot: &Snapshot) -> bool {
     meta.owner_references.iter().flatten().any(|owner| owner.uid == snapshot.resource.uid)
 }
 
-/// The node that an action is about.
-pub fn node_of(action: &Action) -> Option<&str> {
+/// The node for which something is written, and what; nothing where it is for the resource as a whole.
+pub fn written_for(action: &Action) -> Option<(&str, NodeObject)> {
     match action {
         Action::CreateDeployment { node, .. }
         | Action::PatchDeployment { node, .. }
         | Action::DeleteDeployment { node, .. }
-        | Action::PatchNode { node, .. }
-        | Action::CreatePod { node, .. }
-        | Action::PatchReplicaSet { node, .. }
-        | Action::PatchPod { node, .. }
-        | Action::PatchPodStatus { node, .. }
-        | Action::Reclaim { node, .. } => Some(node),
+        | Action::Reclaim { node, .. } => Some((node, NodeObject::Deployment)),
+        Action::PatchNode { node, .. } => Some((node, NodeObject::Node)),
+        Action::CreatePod { node, .. } => Some((node, NodeObject::PullPod)),
+        Action::PatchReplicaSet { node, .. } | Action::PatchPod { node, .. } | Action::PatchPodStatus { node, .. } => {
+            Some((node, NodeObject::Pods))
+        }
         Action::WriteStatus { .. }
         | Action::SetFinalizers(_)
         | Action::RecordRevision { .. }

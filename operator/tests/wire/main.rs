@@ -26,6 +26,7 @@ use planner::{
     Action, Snapshot,
     facts::Resource,
     plan::{Supporting, Write},
+    reason::NodeObject,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -87,6 +88,11 @@ impl Outcome {
         let counted = self.metrics.scrape().lines().any(|line| line == "ids_fencing_rejections_total 1");
         matches!(self.result, Err(Error::Conflict)) && counted && self.memory.active_refusals(1).is_empty()
     }
+}
+
+/// What is remembered when the server has refused this object of node `a`.
+fn refused(object: NodeObject) -> BTreeMap<NodeObject, BTreeMap<String, String>> {
+    [(object, [("a".to_owned(), "because".to_owned())].into())].into()
 }
 
 /// Carries out one action against a server that expects exactly `expected`.
@@ -205,14 +211,14 @@ async fn a_failed_test_in_a_patch_is_a_conflict_and_another_422_is_a_refusal() {
     assert!(memory.active_refusals(1).is_empty());
     let (result, memory) = act(action(), exchange(failure(422, "Invalid", true))).await;
     assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
-    assert_eq!(memory.active_refusals(1), BTreeMap::from([("a".to_owned(), "because".to_owned())]));
+    assert_eq!(memory.active_refusals(1), refused(NodeObject::Deployment));
     assert!(memory.active_refusals(2).is_empty(), "another spec is tried at once");
     // An admission webhook gives no causes.
     let mut denied = failure(422, "", false);
     denied["message"] = "admission webhook \"images.example.com\" denied the request: no tag".into();
     let (result, memory) = act(action(), exchange(denied)).await;
     assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
-    assert!(memory.active_refusals(1)["a"].contains("denied the request: no tag"));
+    assert!(memory.active_refusals(1)[&NodeObject::Deployment]["a"].contains("denied the request: no tag"));
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use planner::{
     Action, Snapshot,
     facts::{DeploymentCounts, DeploymentFacts},
     plan::Write,
+    reason::NodeObject,
 };
 use serde_json::{Value, json};
 use std::{
@@ -99,10 +100,13 @@ async fn a_write_that_is_taken_ends_the_refusal_of_its_node() {
     let action = Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: json!([]), write: Write::Claim };
     let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?"), None, 200, deployment("10"))]);
     let mut memory = Memory::of("0a1b2c3d-0000");
-    memory.refuse("a", "because", 1);
-    memory.refuse("b", "because", 1);
+    memory.refuse("a", NodeObject::Deployment, "because", 1);
+    memory.refuse("a", NodeObject::PullPod, "because", 1);
+    memory.refuse("b", NodeObject::Deployment, "because", 1);
     crate::carry_out_with(&client, &action, &mut memory).await.unwrap();
-    assert!(memory.active_refusals(1).keys().eq(["b"]));
+    let left = memory.active_refusals(1);
+    assert!(left[&NodeObject::Deployment].keys().eq(["b"]));
+    assert!(left[&NodeObject::PullPod].keys().eq(["a"]), "the quota of pods is what it was");
     drop(client);
     task.await.unwrap();
 }

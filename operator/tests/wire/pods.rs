@@ -3,7 +3,7 @@
 use crate::{Error, act, carry_out, failure};
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
 use operator::{rollout::Memory, watch::Observer};
-use planner::Action;
+use planner::{Action, reason::NodeObject};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ async fn a_refused_pod_is_remembered_at_its_node() {
         let answer = failure(code, reason, true);
         let (result, memory) = act(action, vec![("POST", format!("{PODS}?"), Some(body), code, answer)]).await;
         assert!(matches!(result, Err(Error::Forbidden(_) | Error::Invalid(_))), "{code}: {result:?}");
-        assert_eq!(memory.active_refusals(1), BTreeMap::from([("a".to_owned(), "because".to_owned())]), "{code}");
+        assert_eq!(memory.active_refusals(1), refused(NodeObject::PullPod), "{code}");
     }
 }
 
@@ -164,6 +164,6 @@ async fn what_the_api_server_would_refuse_again_is_remembered_at_the_node() {
     for (action, path) in cases {
         let (result, memory) = act(action, vec![("PATCH", path.clone(), None, 422, failure(422, "Invalid", true))]).await;
         assert!(matches!(result, Err(Error::Invalid(_))), "{path}: {result:?}");
-        assert_eq!(memory.active_refusals(1), BTreeMap::from([("a".to_owned(), "because".to_owned())]), "{path}");
+        assert_eq!(memory.active_refusals(1), refused(NodeObject::Pods), "{path}");
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     node::{ManagedNode, breaker},
     objects::{deployment_writes, node_writes, render},
     plan::{Action, NodeProgress, Write},
-    reason::Reason,
+    reason::{NodeObject, Reason},
     spec::ResolvedSpec,
 };
 use crds::{
@@ -27,15 +27,13 @@ impl Pass<'_> {
             self.plan.actions.push(Action::DeletePod { name: name.to_owned(), uid: None, resource_version: None });
         }
         // A kubelet is spared whatever the spec says, also while its node waits to be left.
-        let refused = self.snapshot.refusals.contains_key(managed.name);
+        let refused = self.snapshot.refusal(managed.name, NodeObject::Deployment).is_some();
         let tripped = managed.deployment.filter(|_| !refused).is_some_and(|deployment| self.trip_breaker(managed, deployment));
         if tripped || !managed.chosen && !managed.orphaned {
             return;
         }
-        if let Some(message) = self.snapshot.refusals.get(managed.name) {
-            // It would be refused again; it is tried again after a while, or when the spec changes.
-            self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.set(managed.name, NodePhase::Blocked, Reason::Refused(message.clone()));
+        if let Some(reason) = self.refused(managed, NodeObject::Deployment) {
+            return self.set(managed.name, NodePhase::Blocked, reason);
         }
         let Some(deployment) = managed.deployment else {
             // Pods on a node that leaves would only be moved again.
@@ -116,6 +114,11 @@ impl Pass<'_> {
 
     fn set_member(&mut self, managed: &ManagedNode<'_>, value: &str) {
         let Some(node) = managed.node else { return };
+        if let Some(reason) = self.refused(managed, NodeObject::Node) {
+            let held = NodeProgress { phase: NodePhase::Blocked, reason, suspect: None };
+            self.plan.node_states.entry(managed.name.to_owned()).or_insert(held);
+            return;
+        }
         let patch = node_writes::member(node, self.snapshot.resource.uid8(), Some(value));
         self.plan.node_states.entry(managed.name.to_owned()).or_insert(NodeProgress {
             phase: NodePhase::Joining,
@@ -163,6 +166,9 @@ impl Pass<'_> {
         }
         if managed.chosen && managed.member.is_none() {
             self.set_member(managed, "joining");
+            if self.refused(managed, NodeObject::Node).is_some() {
+                return;
+            }
         }
         let left = managed.pods.iter().filter(|pod| !pod.ended).count();
         let Some(settings) = managed.settings else { return self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec) };

@@ -22,7 +22,7 @@ use crate::{
         step::{EntryView, GrantView, NodeView, Step, StepView, TokenView, step},
         target::Stops,
     },
-    reason::{Reason, StepState},
+    reason::{NodeObject, Reason, StepState},
     rollout::{
         grants::{Blockers, GrantPlan, GrantRules},
         managed_nodes::managed_nodes,
@@ -392,9 +392,8 @@ impl<'a> Pass<'a> {
 
     fn write_deployment(&mut self, managed: &ManagedNode<'a>, grant: &Grant, next: Step, progress: Option<&Progress<'a>>) {
         let Some(deployment) = managed.deployment else { return };
-        if let Some(message) = self.snapshot.refusals.get(managed.name) {
-            self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.set(managed.name, NodePhase::Blocked, Reason::Refused(message.clone()));
+        if let Some(reason) = self.refused(managed, NodeObject::Deployment) {
+            return self.set(managed.name, NodePhase::Blocked, reason);
         }
         let patch = |patch, write| Action::PatchDeployment { node: managed.name.to_owned(), name: deployment.name.clone(), patch, write };
         let (action, phase) = match next {
@@ -429,6 +428,9 @@ impl<'a> Pass<'a> {
 
     fn write_node(&mut self, managed: &ManagedNode<'_>, grant: &Grant, next: Step) {
         let Some(node) = managed.node else { return };
+        if let Some(reason) = self.refused(managed, NodeObject::Node) {
+            return self.set(managed.name, NodePhase::Blocked, reason);
+        }
         let nobody = Holders::new();
         let holders = match &managed.holders {
             Ok(holders) => holders,

@@ -38,7 +38,8 @@ impl Pass<'_> {
         // What was rolled back is tried again, and nothing else runs instead any more.
         let failed_before = self.ledger.rolled_back.as_ref().is_some_and(|rolled_back| rolled_back.from == targets.newest);
         let tried_again = failed_before && targets.origin == RevisionOrigin::Spec;
-        let everywhere = tried_again || targets.rollout_state(&self.ledger).is_some_and(|rollout| self.snapshot.resource.is_retried(rollout));
+        let everywhere =
+            tried_again || targets.rollout_state(&self.ledger).is_some_and(|rollout| self.snapshot.resource.is_retried(rollout));
         for managed in managed_nodes.iter().filter(|managed| everywhere || retried.contains(managed.name)) {
             sights.forgive(managed.name);
         }

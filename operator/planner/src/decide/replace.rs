@@ -11,7 +11,7 @@ use crate::{
     },
     patch::JsonPatch,
     plan::Action,
-    reason::{Reason, RecreateReason},
+    reason::{NodeObject, Reason, RecreateReason},
 };
 use crds::{
     ingress_daemon_set::PodUpdate,
@@ -52,9 +52,8 @@ impl<'a> Pass<'a> {
 
     /// Carries the update in place of one node on.
     pub(super) fn replace(&mut self, managed: &ManagedNode<'a>, grant: &Grant, progress: &Progress<'a>) {
-        if let Some(message) = self.snapshot.refusals.get(managed.name) {
-            self.plan.recheck(self.snapshot.now.saturating_add(5));
-            return self.set(managed.name, NodePhase::Blocked, Reason::Refused(message.clone()));
+        if let Some(reason) = self.refused(managed, NodeObject::Pods) {
+            return self.set(managed.name, NodePhase::Blocked, reason);
         }
         for next in &progress.moves {
             let action = self.action(managed, grant, progress, *next);
@@ -107,6 +106,9 @@ impl<'a> Pass<'a> {
     /// Pods that nothing keeps from being ready.
     pub(super) fn in_place_condition(&mut self, managed: &ManagedNode<'_>) {
         for (pod, gated) in in_place::to_open(managed) {
+            if let Some(reason) = self.refused(managed, NodeObject::Pods) {
+                return self.set(managed.name, NodePhase::Blocked, reason);
+            }
             let action = self.gate(managed, &pod.name, gated, true);
             self.plan.actions.push(action);
         }
@@ -115,6 +117,9 @@ impl<'a> Pass<'a> {
     /// Pods that wait for what no gate sets any more.
     pub(super) fn release_ownerless(&mut self, managed: &ManagedNode<'_>) {
         for (pod, patch) in ownerless::patches(self.snapshot, managed, self.valid_targets()) {
+            if let Some(reason) = self.refused(managed, NodeObject::Pods) {
+                return self.set(managed.name, NodePhase::Blocked, reason);
+            }
             let (node, name) = (managed.name.to_owned(), pod.name.clone());
             self.plan.actions.push(Action::PatchPodStatus { node, name, patch });
         }

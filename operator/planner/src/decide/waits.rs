@@ -8,7 +8,7 @@ use crate::{
         step::Step,
         timing::{self, Marked, TAINT_WITHIN},
     },
-    reason::{self, Reason},
+    reason::{self, NodeObject, Reason},
     rollout::proof,
     spec::ResolvedSpec,
 };
@@ -22,7 +22,7 @@ use crds::{
 /// What keeps pods from being ready. Beneath a pause the Deployment says the former revision still, of which a pod that ended means nothing.
 pub(super) fn trouble(managed: &ManagedNode<'_>, grant: &Grant) -> Option<(String, String)> {
     let deployment = managed.deployment?;
-    let revision = if managed.is_in_place() { &grant.revision } else { deployment.revision() };
+    let revision = if managed.is_in_place() { grant.revision.as_str() } else { deployment.revision() };
     readiness::trouble(managed.pods, revision, deployment.refusal.is_some())
 }
 
@@ -42,6 +42,13 @@ impl Pass<'_> {
         })?;
         let taint = format!("{}:{}", gate.spec.taint.key, gate.spec.taint.effect.as_str());
         Some(Reason::WaitingForTaint { gate: gate.name.clone(), taint, until })
+    }
+
+    /// Why this object of the node is not written now: it would be refused again. It is tried again after a while, or when the spec changes.
+    pub(super) fn refused(&mut self, managed: &ManagedNode<'_>, object: NodeObject) -> Option<Reason> {
+        let message = self.snapshot.refusal(managed.name, object)?.clone();
+        self.plan.recheck(self.snapshot.now.saturating_add(5));
+        Some(Reason::Refused { object, message })
     }
 
     /// Until when a grant waits for its marks to work.

@@ -1,6 +1,11 @@
 //! An `IngressDaemonSet` as it is held in memory.
 
-use crds::{IngressDaemonSet, UnixSeconds, ingress_daemon_set::IngressDaemonSetSpec, ledger::{Ledger, RolloutState}, status::IngressDaemonSetStatus};
+use crds::{
+    IngressDaemonSet, UnixSeconds,
+    ingress_daemon_set::IngressDaemonSetSpec,
+    ledger::{Ledger, RolloutState},
+    status::IngressDaemonSetStatus,
+};
 use std::sync::Arc;
 
 /// An `IngressDaemonSet`, as far as decisions read it.

@@ -76,7 +76,11 @@ impl Targets {
         };
         let effective = resolved(&template).map_err(|problems| {
             // What is not to be found in spec.template says where it is.
-            let own = if origin == RevisionOrigin::Spec { None } else { Some(resolved(&Arc::new(spec.template.clone())).err().unwrap_or_default()) };
+            let own = if origin == RevisionOrigin::Spec {
+                None
+            } else {
+                Some(resolved(&Arc::new(spec.template.clone())).err().unwrap_or_default())
+            };
             let told = |problem: SpecProblem| match &own {
                 Some(own) if !own.contains(&problem) => {
                     let message = format!("revision {}, which runs instead of {newest}: {}", hash::revision(&template), problem.message);
@@ -138,7 +142,10 @@ fn effective(snapshot: &Snapshot, newest: &str) -> Result<(Arc<Value>, RevisionO
         };
     }
     // A person may ask for another try, also where the rest of the spec contradicts what runs instead.
-    let ledger = snapshot.resource.ledger().filter(|ledger| !ledger.rollout_state.as_ref().is_some_and(|rollout| snapshot.resource.is_retried(rollout)));
+    let ledger = snapshot
+        .resource
+        .ledger()
+        .filter(|ledger| ledger.rollout_state.as_ref().is_none_or(|rollout| !snapshot.resource.is_retried(rollout)));
     let rolled_back = ledger.and_then(|ledger| ledger.rolled_back.as_ref());
     let Some(rolled_back) = rolled_back.filter(|rolled_back| rolled_back.from == newest) else {
         return Ok((Arc::new(spec.template.clone()), RevisionOrigin::Spec));

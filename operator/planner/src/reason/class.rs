@@ -53,7 +53,7 @@ impl Reason {
             Self::BadTimestamp(_) => Class::TROUBLE.at(2).needs_somebody(),
             Self::AdmissionRejected { .. } => Class::TROUBLE.at(3),
             Self::Failed { .. } | Self::FailedBefore(_) | Self::PodsRefused(_) => Class::TROUBLE.at(3).needs_somebody(),
-            Self::Refused(_)
+            Self::Refused { .. }
             | Self::NameConflict(_)
             | Self::HoldersUnreadable(_)
             | Self::HoldersFull

@@ -6,12 +6,14 @@ mod class;
 mod health_port;
 mod proof;
 mod recreate;
+mod written;
 
 use crds::UnixSeconds;
 pub(crate) use health_port::LEAVES_AFTER;
 pub use proof::FALLS;
 pub(crate) use proof::{EVICTED, FALLS_AFTER, LOST, RESTARTED, UNREADY};
 pub use recreate::RecreateReason;
+pub use written::NodeObject;
 
 /// The failure of a canary whose pods restart too often.
 pub(crate) const RESTARTS: &str = "Restarts";
@@ -216,7 +218,12 @@ pub enum Reason {
     /// The pods are there, their Deployment does not carry our labels.
     Relabelled(String),
     /// The API server refused a write, and would refuse it again.
-    Refused(String),
+    Refused {
+        /// Object that was to be written.
+        object: NodeObject,
+        /// Message of the API server.
+        message: String,
+    },
     /// An object of the wanted name belongs to somebody else.
     NameConflict(String),
     /// The holders annotation of the Node cannot be read.
@@ -310,7 +317,7 @@ impl Reason {
             Self::AdmissionRejected { .. } => "AdmissionRejected",
             Self::PodsRefused(_) => "FailedCreate",
             Self::Relabelled(_) => "Relabelled",
-            Self::Refused(_) => "Refused",
+            Self::Refused { .. } => "Refused",
             Self::NameConflict(_) => "NameConflict",
             Self::HoldersUnreadable(_) => "HoldersUnreadable",
             Self::HoldersFull => "HoldersFull",
@@ -399,7 +406,7 @@ impl Reason {
             }
             Self::PodsRefused(message) => format!("the API server refuses to create the pods: {message}"),
             Self::Relabelled(name) => format!("Deployment {name} lost the operator's labels; the operator restores them"),
-            Self::Refused(message) => format!("the API server refuses the node's Deployment: {message}"),
+            Self::Refused { object, message } => format!("the API server refuses {object}: {message}"),
             Self::NameConflict(name) => format!("`{name}` exists and belongs to somebody else: rename or delete it; the operator never adopts it"),
             Self::HoldersUnreadable(error) => format!(
                 "annotation {} of the Node is not readable ({error}): if no other resource holds the node, remove this annotation, and the annotation or label that asks for detachment",

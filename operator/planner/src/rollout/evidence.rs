@@ -7,7 +7,7 @@ use crate::{
     objects::health_checker::listens_on_ipv4_alone,
     plan::Question,
     protocol::step::Step,
-    reason::Reason,
+    reason::{NodeObject, Reason},
     snapshot::{PortAnswer, Snapshot},
     spec::ResolvedSpec,
 };
@@ -42,7 +42,9 @@ pub fn evidence(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed: &
     let asks = match next {
         // What the API server refuses is not written anyway.
         Step::Update | Step::Pause => {
-            phase == Some(Phase::Claimed) && grant.kind != GrantReason::Abort && !snapshot.refusals.contains_key(managed.name)
+            phase == Some(Phase::Claimed)
+                && grant.kind != GrantReason::Abort
+                && snapshot.refusal(managed.name, NodeObject::Deployment).is_none()
         }
         Step::Release { .. } => phase == Some(Phase::Closed) && managed.chosen && !managed.is_draining(),
         _ => false,

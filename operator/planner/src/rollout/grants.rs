@@ -9,7 +9,7 @@ use crate::{
     },
     plan::Action,
     protocol::target::Stops,
-    reason::Reason,
+    reason::{NodeObject, Reason},
     rollout::{
         mark_conflicts::MarkConflicts,
         rollout_state::Halt,
@@ -127,7 +127,7 @@ impl GrantRules<'_> {
     /// The images come first, on as many nodes at once as may be under way, and as many again.
     fn pulling(&self, managed: &ManagedNode<'_>, kind: GrantReason, slots: &SlotPool<'_>, grant_plan: &mut GrantPlan) -> Option<Reason> {
         let goes_back = self.targets.is_some_and(|targets| targets.origin != RevisionOrigin::Spec);
-        let reason = match (pre_pull::pull(self.snapshot, managed, kind), self.snapshot.refusals.get(managed.name)) {
+        let reason = match (pre_pull::pull(self.snapshot, managed, kind), self.snapshot.refusal(managed.name, NodeObject::PullPod)) {
             (Pull::Done, _) => return None,
             // The way back is not to wait for what nobody allows.
             (Pull::GivenUp(_), _) | (Pull::ToBegin, Some(_)) if goes_back => return None,

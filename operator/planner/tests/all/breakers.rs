@@ -86,6 +86,7 @@ fn a_node_is_looked_at_when_its_breaker_is_over_though_something_else_holds_it()
 fn pods_that_a_kubelet_refuses_are_not_made_without_end_whatever_the_spec() {
     for valid in [true, false] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
+        operator.gates.watched = true;
         if !valid {
             edit(&mut world, |wish| wish.rollback_to = Some(7));
             seconds(&mut world, &mut operator, 2);
@@ -94,6 +95,8 @@ fn pods_that_a_kubelet_refuses_are_not_made_without_end_whatever_the_spec() {
         let before = world.cluster.made[NODE];
         let plan = seconds(&mut world, &mut operator, 30);
         assert_eq!(plan.node_states[NODE].reason.word(), "AdmissionRejected", "{valid}");
+        let told = &plan.replicas.unwrap()[NODE];
+        assert_eq!((told.wanted, told.ready), (2, 0), "{valid}: no gate takes a node without pods for one that needs none");
         for minute in 1..=30 {
             seconds(&mut world, &mut operator, 60);
             let made = world.cluster.made[NODE] - before;

@@ -7,12 +7,14 @@ use crate::{
 };
 
 use crds::names;
-use planner::{Plan, Reason};
+use planner::{Action, Plan, Reason, reason::NodeObject};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use world::{
     World,
     cluster::{Detacher, revision},
     operator::Operator,
+    settled,
     wish::{Marks, Wish, ZONE, Zones},
 };
 
@@ -448,4 +450,51 @@ fn nodes_that_leave_do_not_hide_that_a_first_revision_comes_up_nowhere() {
 fn only_a_window_that_opens_ends_a_wait_by_itself() {
     let ends = |opens| Reason::OutsideWindow { opens }.ends_by_itself();
     assert_eq!((ends(Some(1)), ends(None)), (true, false));
+}
+
+#[test]
+fn what_the_api_server_refuses_of_one_object_of_a_node_holds_that_object_alone() {
+    let (mut world, mut operator) = settled(Wish::new(Marks::Both, 1), 2);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let writes = |plan: &Plan, object| {
+        let written = |action: &&Action| match action {
+            Action::PatchNode { node, .. } => node == "n0" && object == NodeObject::Node,
+            Action::PatchDeployment { node, .. } | Action::DeleteDeployment { node, .. } => {
+                node == "n0" && object == NodeObject::Deployment
+            }
+            _ => false,
+        };
+        plan.actions.iter().filter(written).count()
+    };
+    let mut held = BTreeSet::new();
+    for second in 0..160 {
+        if second == 100 {
+            world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        }
+        operator.catch_up(&world);
+        let mut snapshot = operator.snapshot(&world).unwrap();
+        let plan = planner::decide(&snapshot);
+        for object in [NodeObject::Node, NodeObject::Deployment, NodeObject::Pods, NodeObject::PullPod] {
+            snapshot.refusals = [(object, [("n0".to_owned(), "no such thing".to_owned())].into())].into();
+            let refused = planner::decide(&snapshot);
+            if writes(&plan, object) > 0 {
+                held.insert((object, second >= 100));
+                assert_eq!(writes(&refused, object), 0, "{object:?}, {second} s");
+                let reason = &refused.node_states["n0"].reason;
+                assert!(matches!(reason, Reason::Refused { object: of, .. } if *of == object), "{second} s: {reason:?}");
+                assert!(reason.message().contains(&format!("refuses {object}: no such thing")), "{}", reason.message());
+                assert!(refused.recheck_at.is_some_and(|at| at <= snapshot.now + 5), "{second} s: {:?}", refused.recheck_at);
+            } else if object != NodeObject::Deployment {
+                assert_eq!(
+                    (refused.actions, refused.node_states),
+                    (plan.actions.clone(), plan.node_states.clone()),
+                    "{object:?}, {second} s"
+                );
+            }
+        }
+        world.fair_second(&mut operator);
+    }
+    let both = [NodeObject::Node, NodeObject::Deployment].map(|object| [(object, false), (object, true)]);
+    assert_eq!(held, both.into_iter().flatten().collect(), "in an update, and where it leaves");
+    assert_eq!(world.audit.violations, Vec::<String>::new());
 }

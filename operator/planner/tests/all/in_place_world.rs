@@ -144,6 +144,48 @@ fn an_image_that_does_not_come_up_fails_by_its_deadline_reaches_one_node_and_goe
 }
 
 #[test]
+fn a_pod_of_the_former_revision_that_was_evicted_says_nothing_of_an_update_in_place() {
+    let (mut world, mut operator) = settled(staying(Marks::Token), 1);
+    world.change(|cluster| {
+        cluster.edit_wish(|wish| {
+            wish.image = 2;
+            wish.rollout = serde_json::json!({"nodeDeadlineSeconds": 8});
+        });
+    });
+    operator.catch_up(&world);
+    let former = operator.snapshot(&world).unwrap().pods["n0"][0].clone();
+    let evicted = planner::facts::PodFacts {
+        name: "edge-n0-evicted".into(),
+        ready: false,
+        ended: true,
+        gated: None,
+        trouble: Some(("Evicted".into(), "The node was low on resource: memory".into())),
+        ..former
+    };
+    let (mut seen, mut failed) = (0, None);
+    for _ in 0..60 {
+        operator.catch_up(&world);
+        let mut snapshot = operator.snapshot(&world).unwrap();
+        snapshot.pods.get_mut("n0").unwrap().push(evicted.clone());
+        let plan = planner::decide(&snapshot);
+        if let Some(planner::Reason::UpdatingInPlace { trouble, .. }) = plan.node_states.get("n0").map(|state| &state.reason) {
+            assert_eq!(*trouble, None);
+            seen += 1;
+        }
+        let rollout = plan.status.rollout.unwrap().rollout_state.unwrap();
+        failed = failed.or_else(|| rollout.failed.get("n0").map(|failure| failure.reason.clone()));
+        world.fair_second(&mut operator);
+        // Its pods are never ready again.
+        let wanted = world.cluster.wish.revision_of(2);
+        world.change(|cluster| {
+            cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).for_each(|pod| pod.ready_at = i64::MAX);
+        });
+    }
+    assert!(seen > 5, "{seen} s in place");
+    assert_eq!(failed.as_deref(), Some("NotReady"));
+}
+
+#[test]
 fn a_deployment_that_somebody_changed_is_repaired_by_other_pods_and_updated_in_place_after_that() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(staying(marks), 2);

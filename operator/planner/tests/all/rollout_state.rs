@@ -245,6 +245,36 @@ fn a_revision_that_the_rest_of_the_spec_contradicts_is_not_gone_back_to() {
 }
 
 #[test]
+fn a_revision_that_was_gone_back_to_and_that_the_spec_contradicts_later_is_left_by_a_retry() {
+    let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
+    let edit = |cluster: &mut Cluster, image: &str, ports: Value, pods: i32| {
+        cluster.edit_resource(|resource| {
+            resource.spec.template["spec"]["containers"][0]["image"] = image.into();
+            resource.spec.template["spec"]["containers"][0]["ports"] = ports;
+            resource.spec.pods_per_node = pods;
+            resource.generation += 1;
+        });
+    };
+    world.change(|cluster| edit(cluster, "app:1", json!([{"containerPort": 80, "hostPort": 8080}]), 1));
+    seconds(&mut world, &mut operator, 120);
+    world.change(|cluster| edit(cluster, "app:99", json!([]), 1));
+    let plan = seconds(&mut world, &mut operator, 200);
+    assert_eq!(condition(&plan, "RolledBack"), Some(("True", "RevisionFailed")));
+    let (failed, runs) = (plan.status.revisions.update.clone(), plan.status.revisions.effective.clone());
+    // Two pods of a node can have no host port, which spec.template has none of.
+    world.change(|cluster| edit(cluster, "app:99", json!([]), 2));
+    let plan = seconds(&mut world, &mut operator, 10);
+    let valid = plan.status.conditions.iter().find(|condition| condition.type_ == "Valid").unwrap();
+    assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("False", "HostPortConflict"));
+    assert!(valid.message.starts_with(&format!("revision {runs}, which runs instead of {failed}: ")), "{}", valid.message);
+    world.change(|cluster| cluster.edit_resource(|resource| resource.retry = "1".into()));
+    let plan = seconds(&mut world, &mut operator, 10);
+    assert_eq!((condition(&plan, "Valid").unwrap().0, condition(&plan, "RolledBack")), ("True", None));
+    assert_eq!(plan.status.revisions.effective, failed);
+    assert_eq!(world.cluster.ledger().unwrap().rolled_back, None);
+}
+
+#[test]
 fn a_rollback_by_number_pins_the_revision_while_it_is_set_and_zero_means_the_one_before() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     for image in [2, 3] {

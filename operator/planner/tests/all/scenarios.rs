@@ -8,6 +8,7 @@ use planner::{
     facts::PullFacts,
     node_gates::{Gate, GateLinks},
     plan::Write,
+    reason::NodeObject,
 };
 use serde_json::json;
 use world::{
@@ -598,8 +599,11 @@ fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another(
         pods.collect::<Vec<_>>()
     };
     let deleted = |plan: &planner::Plan| plan.actions.iter().any(|action| matches!(action, Action::DeletePod { name, .. } if name == "p"));
-    let first = begun(&planner::decide(&snapshot));
+    let plan = planner::decide(&snapshot);
+    let first = begun(&plan);
     assert_eq!(first.len(), 2, "a pass begins as many as may be under way");
+    let since = plan.status.rollout.as_ref().unwrap().rollout_state.as_ref().unwrap().since;
+    snapshot.resource.status = Some(plan.status);
     let refused = PullFacts {
         name: "p".into(),
         revision: first[0].1.as_str().unwrap().into(),
@@ -608,7 +612,7 @@ fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another(
         trouble: Some(("OutOfpods".into(), "Node didn't have enough resource: pods".into())),
         ..PullFacts::default()
     };
-    snapshot.pulls = [("n0".to_owned(), vec![PullFacts { node: "n0".into(), ..refused }])].into();
+    snapshot.pulls = [("n0".to_owned(), vec![PullFacts { node: "n0".into(), ..refused.clone() }])].into();
     let plan = planner::decide(&snapshot);
     assert!(!deleted(&plan), "not at once");
     assert_eq!(plan.recheck_at.unwrap().min(snapshot.now + 60), plan.recheck_at.unwrap());
@@ -618,20 +622,44 @@ fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another(
     let again = begun(&planner::decide(&snapshot));
     assert!(again.iter().any(|(node, _)| node == "n0"), "{again:?}");
 
+    // The longer the node cannot be updated, the longer the pauses.
+    let given_up = snapshot.clone();
+    for (after, pause) in [(0, 60), (200, 200), (50_000, 900)] {
+        let mut snapshot = given_up.clone();
+        snapshot.pulls.values_mut().flatten().for_each(|pull| (pull.terminating, pull.created) = (false, since + after));
+        snapshot.now = since + after + pause - 1;
+        let plan = planner::decide(&snapshot);
+        assert!(!deleted(&plan) && plan.recheck_at.is_some_and(|at| at <= snapshot.now + 1), "{after} s: {:?}", plan.recheck_at);
+        snapshot.now += 1;
+        assert!(deleted(&planner::decide(&snapshot)), "{after} s");
+    }
+
     // Nor does the rollout wait without a word where the API server takes no such pod.
     snapshot.pulls.clear();
-    snapshot.refusals = ["n0", "n1"].map(|node| (node.to_owned(), "exceeded quota".to_owned())).into();
+    let refused_pods = ["n0", "n1"].map(|node| (node.to_owned(), "exceeded quota".to_owned()));
+    snapshot.refusals = [(NodeObject::PullPod, refused_pods.into())].into();
     let plan = planner::decide(&snapshot);
     assert_eq!(begun(&plan), []);
     let blocked = plan.status.blocked.unwrap();
     assert!(blocked.message.contains("exceeded quota"), "{blocked:?}");
     world.run_until(&mut operator, 300, World::is_converged).unwrap();
+    operator.catch_up(&world);
     let mut back = operator.snapshot(&world).unwrap();
     back.resource.spec.update_strategy = snapshot.resource.spec.update_strategy.clone();
     back.resource.spec.rollback_to = Some(serde_json::from_value(json!({"revision": 0})).unwrap());
     back.refusals = snapshot.refusals.clone();
     let granted = planner::decide(&back).status.rollout.unwrap().grants;
     assert_eq!(granted.len(), 1, "the way back does not wait for images");
+    back.refusals.clear();
+    let begun = begun(&planner::decide(&back));
+    assert_eq!(begun.len(), 2, "they come first where they can");
+    let given_up = |(node, revision): &(String, serde_json::Value)| {
+        let revision = revision.as_str().unwrap().to_owned();
+        (node.clone(), vec![PullFacts { node: node.clone(), revision, created: back.now, ..refused.clone() }])
+    };
+    back.pulls = begun.iter().map(given_up).collect();
+    let granted = planner::decide(&back).status.rollout.unwrap().grants;
+    assert_eq!(granted.len(), 1, "nor for a kubelet that refuses the pod");
 }
 
 #[test]

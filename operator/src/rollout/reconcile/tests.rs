@@ -4,6 +4,7 @@ use super::*;
 use crate::watch::GuardedResource;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::client::Body;
+use planner::reason::NodeObject;
 use serde_json::{Value, json};
 
 type Mock = tower_test::mock::Handle<http::Request<Body>, http::Response<Body>>;
@@ -155,7 +156,7 @@ async fn what_is_refused_for_a_node_stops_no_other_and_is_told_in_the_status() {
     let (asked, outcome) = carried_out(&context, &mut server, &snapshot(false), actions, &mut memory, answer).await;
     assert_eq!(asked.len(), 2);
     assert_eq!(outcome.unwrap(), Some(AFTER_CONFLICT));
-    assert!(memory.active_refusals(1).keys().eq(["a"]));
+    assert!(memory.active_refusals(1)[&NodeObject::Deployment].keys().eq(["a"]));
 }
 
 #[tokio::test]

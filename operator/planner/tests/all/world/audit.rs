@@ -422,7 +422,9 @@ impl Audit {
             if grant.kind == GrantReason::Drain {
                 self.drained.insert(node.clone());
             }
-            let failed = before.and_then(|before| before.rolled_back.as_ref()).map(|rolled_back| rolled_back.from.as_str());
+            // The write that ends the rollback by a person's order may begin the revision.
+            let failed = before.filter(|_| after.rolled_back.is_some()).and_then(|before| before.rolled_back.as_ref());
+            let failed = failed.map(|rolled_back| rolled_back.from.as_str());
             let newest = cluster.resource.as_ref().map(|resource| crds::hash::revision(&resource.spec.template));
             if grant.kind == GrantReason::Update
                 && failed == Some(grant.revision.as_str())
