@@ -1,11 +1,10 @@
 //! Pods and the `ReplicaSet` of a paused Deployment.
 
-use crate::{Error, act, carry_out, failure};
+use crate::{Error, act, carry_out, failure, refused};
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
 use operator::{rollout::Memory, watch::Observer};
 use planner::{Action, reason::NodeObject};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 const PODS: &str = "/api/v1/namespaces/edge/pods";
 const REPLICA_SETS: &str = "/apis/apps/v1/namespaces/edge/replicasets";

@@ -338,6 +338,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         metrics: metrics.pod_gates.clone(),
         recorder: recorder(),
         foreign_objects: vec![],
+        webhook: None,
         admission_policies: true,
     };
     let (_resources, writer) = store::<Named>();
