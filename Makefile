@@ -211,13 +211,16 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 	@touch $@
 
 # A release: docs/releasing.md. What it publishes beside images is in target/release-files.
-.PHONY: chart plugin-binaries plugin-archives release-files release-tools release-test
+.PHONY: chart plugin-binaries plugin-check plugin-archives release-files release-tools release-test
 
 chart: $(HELM)
 	@.ci/chart package
 
 plugin-binaries:
 	@.ci/plugin-binaries
+
+plugin-check:
+	@.ci/plugin-check
 
 plugin-archives:
 	@.ci/plugin-archives

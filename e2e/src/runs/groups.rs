@@ -57,8 +57,13 @@ fn run_group(group: &Group) -> Result<Vec<Verdict>> {
         } else {
             // It crashed in the scenario after the last verdict.
             let name = group.scenarios.get(verdicts.len()).unwrap_or(scenario).name.to_owned();
-            let verdict =
-                Verdict { name, part: group.name.to_owned(), seconds: 0.0, failure: Some(format!("it ended without a verdict ({end})")) };
+            let verdict = Verdict {
+                name,
+                part: group.name.to_owned(),
+                seconds: 0.0,
+                failure: Some(format!("it ended without a verdict ({end})")),
+                environment: Vec::new(),
+            };
             say(&verdict, group.name);
             verdicts.push(verdict);
         }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     host::images,
-    scenario::{FAILED, PASSED},
+    scenario::{FAILED, PASSED, dump},
 };
 
 /// The demo's name among scenarios.
@@ -29,7 +29,13 @@ pub(super) struct Verdict {
     pub(super) seconds: f32,
     /// What was wrong with it.
     pub(super) failure: Option<String>,
+    /// What its bed had besides the environment of this program, such as another control plane.
+    #[serde(default)]
+    pub(super) environment: Environment,
 }
+
+/// Variables and their values.
+pub(super) type Environment = Vec<(String, String)>;
 
 impl Verdict {
     /// A bed that printed this verdict last has ended: badly after a good verdict is a failure, too. Whether it is one only now.
@@ -44,7 +50,7 @@ impl Verdict {
 
 /// Runs `bed` with these arguments, and with an environment besides its own; each line that it prints goes to `line` and to the log of this
 /// name. Returns how it ended.
-pub(super) fn run(log: &str, arguments: &[&str], environment: &[(&str, String)], mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+pub(super) fn run(log: &str, arguments: &[&str], environment: &[(String, String)], mut line: impl FnMut(&str)) -> Result<ExitStatus> {
     let path = log_of(log);
     let directory = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
@@ -76,17 +82,22 @@ pub(super) fn run(log: &str, arguments: &[&str], environment: &[(&str, String)],
 }
 
 /// Runs `bed` for the scenario (or demo) of this name alone. Without a verdict of its own, the bed's end is one.
+/// With an environment of its own, its dump has the name of its log.
 pub(super) fn run_one(log: &str, name: &str, part: &str, environment: &[(&str, String)]) -> Result<Verdict> {
+    let environment: Environment = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    let dump = (!environment.is_empty()).then(|| (dump::NAME.to_owned(), log.to_owned()));
+    let all: Environment = environment.iter().cloned().chain(dump).collect();
     let started = Instant::now();
     let arguments: &[&str] = if name == DEMO { &[DEMO] } else { &["scenario", name] };
     let (mut verdict, mut last) = (None, String::new());
-    let end = run(log, arguments, environment, |line| {
+    let end = run(log, arguments, &all, |line| {
         verdict = read_verdict(line, part).or(verdict.take());
         line.clone_into(&mut last);
     })?;
     let seconds = started.elapsed().as_secs_f32();
     let failure = (!end.success()).then(|| format!("{end}; its last line: {last}"));
-    let mut verdict = verdict.unwrap_or(Verdict { name: name.to_owned(), part: part.to_owned(), seconds, failure });
+    let none = Verdict { name: name.to_owned(), part: part.to_owned(), seconds, failure, environment: Vec::new() };
+    let mut verdict = Verdict { environment, ..verdict.unwrap_or(none) };
     verdict.ends(end);
     Ok(verdict)
 }
@@ -105,28 +116,32 @@ pub(super) fn read_verdict(line: &str, part: &str) -> Option<Verdict> {
     let (seconds, rest) = rest.split_once(" s: ")?;
     let (name, why) = if failed { rest.split_once(": ")? } else { (rest, "") };
     let failure = failed.then(|| why.to_owned());
-    Some(Verdict { name: name.to_owned(), part: part.to_owned(), seconds: seconds.parse().ok()?, failure })
+    Some(Verdict { name: name.to_owned(), part: part.to_owned(), seconds: seconds.parse().ok()?, failure, environment: Vec::new() })
 }
 
 /// Prints a verdict as soon as it is there; of a failure all that one needs next.
 pub(super) fn say(verdict: &Verdict, log: &str) {
-    let Verdict { name, part, seconds, failure } = verdict;
-    let mut text = String::new();
-    let _ = match failure {
-        None => writeln!(text, "passed  {seconds:6.1} s  {part}: {name}"),
-        Some(why) => {
-            let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("bed"));
-            let (program, dump) = (shown(&program), shown(&images::repository().join("target/bed/dumps").join(name)));
-            let alone = if name == DEMO { DEMO.to_owned() } else { format!("scenario {name}") };
-            let log = shown(&log_of(log));
-            writeln!(
-                text,
-                "FAILED  {seconds:6.1} s  {part}: {name}\n        why     {why}\n        alone   {program} {alone}\n        dump    {dump}\n        log     {log}"
-            )
-        }
-    };
     // Nobody may be reading any more.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().write_all(told(verdict, log).as_bytes());
+}
+
+fn told(verdict: &Verdict, log: &str) -> String {
+    let Verdict { name, part, seconds, failure, environment } = verdict;
+    let Some(why) = failure else { return format!("passed  {seconds:6.1} s  {part}: {name}\n") };
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("bed"));
+    let dump = dump::directory_of(if environment.is_empty() { name } else { log });
+    let (program, dump, log) = (shown(&program), shown(&dump), shown(&log_of(log)));
+    let alone = if name == DEMO { DEMO.to_owned() } else { format!("scenario {name}") };
+    let with = environment.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect::<Vec<_>>().concat();
+    format!(
+        "FAILED  {seconds:6.1} s  {part}: {name}\n        why     {why}\n        alone   {with}{program} {alone}\n        \
+         dump    {dump}\n        log     {log}\n"
+    )
+}
+
+/// As a shell reads it as one word. No value has a quotation mark.
+fn quoted(value: &str) -> String {
+    if value.contains(' ') { format!("'{value}'") } else { value.to_owned() }
 }
 
 /// A path below the repository as one types it there.
@@ -148,7 +163,7 @@ fn table(verdicts: &[Verdict]) -> String {
     let mut sorted: Vec<_> = verdicts.iter().collect();
     sorted.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
     let mut text = String::from("\nseconds  verdict  scenario\n");
-    for Verdict { name, part, seconds, failure } in sorted {
+    for Verdict { name, part, seconds, failure, .. } in sorted {
         let word = if failure.is_some() { "FAILED" } else { "passed" };
         let _ = writeln!(text, "{seconds:7.1}  {word:7}  {part}: {name}");
     }
@@ -189,8 +204,20 @@ mod tests {
             part: "part".to_owned(),
             seconds,
             failure: failure.map(str::to_owned),
+            environment: Vec::new(),
         };
         let table = table(&[verdict("quick", 1.0, None), verdict("slow", 100.5, Some("why"))]);
         assert_eq!(table, "\nseconds  verdict  scenario\n  100.5  FAILED   part: slow\n    1.0  passed   part: quick\n");
+    }
+
+    #[test]
+    fn a_failure_is_repeated_in_the_environment_that_it_had_and_its_dump_is_its_own() {
+        let mut verdict = read_verdict("FAILED after 4.0 s: a_name: why", "1.34.4").unwrap();
+        let alone = told(&verdict, "log");
+        assert!(alone.contains("bed/dumps/a_name\n") && !alone.contains('='), "{alone}");
+        verdict.environment = vec![("ONE".to_owned(), "1".to_owned()), ("FLAGS".to_owned(), "--a=b --c".to_owned())];
+        let with = told(&verdict, "1.34.4-a_name");
+        assert!(with.contains("  alone   ONE=1 FLAGS='--a=b --c' "), "{with}");
+        assert!(with.contains(" scenario a_name\n") && with.contains("bed/dumps/1.34.4-a_name\n"), "{with}");
     }
 }

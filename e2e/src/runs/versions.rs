@@ -1,6 +1,11 @@
 //! The same scenarios on each version of Kubernetes that its project supports, and on one before.
 
-use std::{fmt::Write as _, fs, process::ExitCode, time::Instant};
+use std::{
+    fmt::Write as _,
+    fs,
+    process::{Command, ExitCode},
+    time::Instant,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -68,16 +73,21 @@ const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 
 Kubernetes supports its newest three or four minor versions. The tests run the same scenarios on each of them, and on
 one before. *Nodes* are new nodes that a gate taints, by an admission policy or by the webhook. *Pods* are new pods that
-get the conditions of a gate in both of these ways; without policies, by the webhook.
+get the conditions of a gate in both of these ways; without policies, by the webhook. *Run* is the commit that was
+tested, and the day: `-modified` if files differed from it.
 
 ";
+/// Of rows that were written before rows had it.
+const EARLIER: &str = "earlier";
+const DOCUMENT: &str = "docs/kubernetes-versions.md";
 
 /// Runs the scenarios on all versions, or on one, and writes their rows of the table; the rows of others stay.
 pub fn versions(only: Option<&str>) -> Result<ExitCode> {
     let chosen: Vec<_> = VERSIONS.into_iter().filter(|(version, _)| only.is_none_or(|only| *version == only)).collect();
     ensure!(!chosen.is_empty(), "{} is none of the versions {}", only.unwrap_or_default(), VERSIONS.map(|(version, _)| version).join(", "));
     let started = Instant::now();
-    let path = images::repository().join("docs/kubernetes-versions.md");
+    let path = images::repository().join(DOCUMENT);
+    let tested = format!("{}, {}", commit()?, chrono::Utc::now().format("%Y-%m-%d"));
     let former = fs::read_to_string(&path).unwrap_or_default();
     let (mut verdicts, mut rows) = (Vec::new(), Vec::new());
     for (version, policies) in chosen {
@@ -95,10 +105,21 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
             };
             let _ = write!(row, " {cell} |");
         }
+        let _ = write!(row, " {tested} |");
         rows.push(row);
     }
     fs::write(&path, document(&former, &rows)).with_context(|| format!("writing {}", path.display()))?;
     Ok(conclude(&verdicts, started.elapsed()))
+}
+
+/// The commit whose programs are tested, and whether the tree differs from it; in the table it always does.
+fn commit() -> Result<String> {
+    let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(images::repository()).output().context("running git");
+    let hash = git(&["rev-parse", "--short", "HEAD"])?;
+    ensure!(hash.status.success(), "git rev-parse: {}", String::from_utf8_lossy(&hash.stderr));
+    let table = format!(":!{DOCUMENT}");
+    let differs = !git(&["status", "--porcelain", "--", ".", &table])?.stdout.is_empty();
+    Ok(format!("{}{}", String::from_utf8_lossy(&hash.stdout).trim(), if differs { "-modified" } else { "" }))
 }
 
 /// How the row of a version begins.
@@ -111,16 +132,18 @@ fn document(former: &str, rows: &[String]) -> String {
     let row = |version: &str| {
         let begins = row_of(version);
         let new = rows.iter().map(String::as_str).find(|row| row.starts_with(&begins));
-        new.or_else(|| former.lines().find(|line| line.starts_with(&begins))).map(|row| format!("{row}\n"))
+        let old = || former.lines().find(|line| line.starts_with(&begins));
+        let has_run = |row: &str| row.matches('|').count() > COLUMNS.len() + 2;
+        new.or_else(old).map(|row| if has_run(row) { format!("{row}\n") } else { format!("{row} {EARLIER} |\n") })
     };
     let rows: String = VERSIONS.iter().filter_map(|(version, _)| row(version)).collect();
     let headings = COLUMNS.map(|column| column.heading).join(" | ");
     let scenarios = COLUMNS.map(|column| format!("{}: {}\n", column.heading, column.scenario)).concat();
     format!(
-        "{HEAD}| version | {headings} |\n|{}\n{rows}\nPolicies are `MutatingAdmissionPolicies`. 1.34 and 1.35 have them as `v1beta1`, \
+        "{HEAD}| version | {headings} | run |\n|{}\n{rows}\nPolicies are `MutatingAdmissionPolicies`. 1.34 and 1.35 have them as `v1beta1`, \
          if you switch them on. The tests do\nso with these flags of the API server:\n\n```text\n{BETA}\n```\n\n\
          The scenarios, by column:\n\n```text\n{scenarios}```\n",
-        "---|".repeat(COLUMNS.len() + 1),
+        "---|".repeat(COLUMNS.len() + 2),
     )
 }
 
@@ -145,13 +168,23 @@ mod tests {
 
     #[test]
     fn a_run_of_one_version_leaves_the_rows_of_the_others_and_the_order_of_all() {
-        let all: Vec<_> = VERSIONS.iter().rev().map(|(version, _)| format!("{} passed |", row_of(version))).collect();
+        let row =
+            |version: &str, word: &str| format!("{}{} abc, 2026-01-31 |", row_of(version), format!(" {word} |").repeat(COLUMNS.len()));
+        let all: Vec<_> = VERSIONS.iter().rev().map(|(version, _)| row(version, "passed")).collect();
         let former = document("", &all);
-        let again = document(&former, &["| 1.34.4 | **failed** |".to_owned()]);
-        assert_eq!(again, former.replace("| 1.34.4 | passed |", "| 1.34.4 | **failed** |"));
+        let again = document(&former, &[row("1.34.4", "**failed**")]);
+        assert_eq!(again, former.replace(&row("1.34.4", "passed"), &row("1.34.4", "**failed**")));
         let found: Vec<_> = again.lines().filter(|line| line.starts_with("| 1.")).map(|line| line.split(' ').nth(1).unwrap()).collect();
         assert_eq!(found, VERSIONS.map(|(version, _)| version));
         assert_eq!(document("", &all[..1]).lines().filter(|line| line.starts_with("| 1.")).count(), 1);
+    }
+
+    #[test]
+    fn a_row_that_does_not_say_of_which_commit_it_is_is_from_earlier() {
+        let without = format!("{}{}", row_of("1.34.4"), " passed |".repeat(COLUMNS.len()));
+        let with = format!("{without} {EARLIER} |");
+        let document = document(&document(&without, &[]), &[]);
+        assert_eq!(document.lines().filter(|line| *line == with).count(), 1, "{document}");
     }
 
     #[test]

@@ -32,9 +32,17 @@ const KINDS: [&str; 14] = [
     "rolebindings",
 ];
 
-/// Writes everything to `target/bed/dumps/<scenario>` and returns that path. What cannot be read is left out.
+/// A variable: the name of the dump, if it is not that of the scenario. Else runs of one scenario on several versions would share one.
+pub const NAME: &str = "BED_DUMP";
+
+/// Where the dump of this name is.
+pub fn directory_of(name: &str) -> PathBuf {
+    images::repository().join("target/bed/dumps").join(name)
+}
+
+/// Writes everything to `target/bed/dumps/<scenario>`, or below the name in [`NAME`], and returns that path. What cannot be read is left out.
 pub async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
-    let directory = images::repository().join("target/bed/dumps").join(scenario);
+    let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
     if directory.exists() {
         fs::remove_dir_all(&directory).with_context(|| format!("removing the dump of an earlier run, {}", directory.display()))?;
     }
