@@ -12,7 +12,6 @@ use hyper::{
 };
 use kube::client::{Body, Client};
 use std::{
-    io::Write as _,
     sync::{Arc, Mutex},
     time::Duration,
 };

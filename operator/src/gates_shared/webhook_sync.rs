@@ -38,7 +38,7 @@ struct KnownEntry {
 
 /// What became of a round.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum EntryRound {
     /// The entry is as it was.
     Same,
     /// It was written. `before`: the one that it replaces was written by this operator, too, and trusted the same authorities.
@@ -113,36 +113,36 @@ impl WebhookSync {
 
     /// Applies the entry, as `render` makes it, or removes it where that makes none, unless `spared`: there may be gates that need it and
     /// cannot be read.
-    pub async fn keep(&mut self, render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>, spared: bool) -> Kept {
+    pub async fn keep(&mut self, render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>, spared: bool) -> EntryRound {
         let wanted = self.served.as_mut().and_then(|served| {
             let trusted = served.trusted.borrow_and_update().clone()?;
             let (namespace, service, path) = (&served.namespace, &served.service, served.path);
             Some((render(&ServedWebhook { namespace, service, path, trusted: &trusted })?, trusted))
         });
         let result = match (wanted, &self.known) {
-            (None, None) => return Kept::Absent,
-            (Some((entry, _)), Some(known)) if known.written.as_ref() == Some(&entry) => return Kept::Same,
+            (None, None) => return EntryRound::Absent,
+            (Some((entry, _)), Some(known)) if known.written.as_ref() == Some(&entry) => return EntryRound::Same,
             (Some((entry, trusted)), _) => self.apply(entry, trusted).await,
-            (None, Some(_)) if spared => return Kept::Same,
+            (None, Some(_)) if spared => return EntryRound::Same,
             (None, Some(_)) => self.remove().await,
         };
         result.unwrap_or_else(|error| {
             tracing::warn!(%error, "the configuration of the webhook was not written; trying again");
-            Kept::Refused(error.to_string())
+            EntryRound::Refused(error.to_string())
         })
     }
 
-    async fn apply(&mut self, entry: Value, trusted: String) -> kube::Result<Kept> {
+    async fn apply(&mut self, entry: Value, trusted: String) -> kube::Result<EntryRound> {
         let params = PatchParams::apply(self.field_manager).force();
         let applied = self.api().patch(WEBHOOKS, &params, &Patch::Apply(configuration(&entry))).await?;
         let before = self.known.take().is_some_and(|known| known.written.is_some() && known.trusted == trusted);
         let stored = applied.webhooks.into_iter().flatten().find(|stored| stored.name == self.name);
         self.known = Some(KnownEntry { written: Some(entry), trusted, stored });
-        Ok(Kept::Written { before })
+        Ok(EntryRound::Written { before })
     }
 
     /// With the last entry goes the object.
-    async fn remove(&mut self) -> kube::Result<Kept> {
+    async fn remove(&mut self) -> kube::Result<EntryRound> {
         let found = self.api().get_opt(WEBHOOKS).await?;
         let version = found.as_ref().and_then(|found| found.metadata.resource_version.clone());
         let entries = found.as_ref().and_then(|found| found.webhooks.as_deref()).unwrap_or_default();
@@ -168,7 +168,7 @@ impl WebhookSync {
             other => other?,
         }
         self.known = None;
-        Ok(Kept::Absent)
+        Ok(EntryRound::Absent)
     }
 }
 

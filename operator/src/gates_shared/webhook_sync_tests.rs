@@ -21,25 +21,25 @@ fn names(server: &AdmissionServer) -> Option<Vec<String>> {
     server.entries().map(|entries| entries.into_keys().collect())
 }
 
-const WRITTEN: Kept = Kept::Written { before: false };
+const WRITTEN: EntryRound = EntryRound::Written { before: false };
 
 #[tokio::test]
 async fn each_kind_keeps_its_own_entry_and_the_object_goes_with_the_last_one() {
     let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
     let [mut nodes, mut pods] = [NODES, PODS].map(|name| sync(&server, name, &trusted));
     assert!(nodes.find().await && pods.find().await);
-    assert_eq!((nodes.keep(none, false).await, server.calls().len()), (Kept::Absent, 0));
+    assert_eq!((nodes.keep(none, false).await, server.calls().len()), (EntryRound::Absent, 0));
     assert_eq!((nodes.keep(entry(NODES), false).await, names(&server)), (WRITTEN, Some(vec![NODES.into()])));
     assert_eq!((pods.keep(entry(PODS), false).await, names(&server)), (WRITTEN, Some(vec![NODES.into(), PODS.into()])));
     server.calls();
     assert!(nodes.find().await && pods.find().await);
-    assert_eq!((nodes.keep(entry(NODES), false).await, pods.keep(entry(PODS), false).await), (Kept::Same, Kept::Same));
+    assert_eq!((nodes.keep(entry(NODES), false).await, pods.keep(entry(PODS), false).await), (EntryRound::Same, EntryRound::Same));
     assert!(server.calls().is_empty(), "what the other kind wrote changes nothing here");
-    assert_eq!((nodes.keep(none, true).await, names(&server).map(|names| names.len())), (Kept::Same, Some(2)), "spared");
-    assert_eq!((nodes.keep(none, false).await, names(&server)), (Kept::Absent, Some(vec![PODS.into()])));
+    assert_eq!((nodes.keep(none, true).await, names(&server).map(|names| names.len())), (EntryRound::Same, Some(2)), "spared");
+    assert_eq!((nodes.keep(none, false).await, names(&server)), (EntryRound::Absent, Some(vec![PODS.into()])));
     assert!(pods.find().await);
-    assert_eq!(pods.keep(entry(PODS), false).await, Kept::Same);
-    assert_eq!((pods.keep(none, false).await, names(&server)), (Kept::Absent, None));
+    assert_eq!(pods.keep(entry(PODS), false).await, EntryRound::Same);
+    assert_eq!((pods.keep(none, false).await, names(&server)), (EntryRound::Absent, None));
 }
 
 #[tokio::test]
@@ -49,8 +49,8 @@ async fn an_entry_that_comes_while_the_last_other_one_goes_stays() {
     assert_eq!(nodes.keep(entry(NODES), false).await, WRITTEN);
     let served = ServedWebhook { namespace: "system", service: "hook", path: "/", trusted: "authority" };
     *server.raced.lock().unwrap() = Some(served.entry(PODS, "things", "Cluster"));
-    assert!(matches!(nodes.keep(none, false).await, Kept::Refused(_)));
-    assert_eq!((nodes.keep(none, false).await, names(&server)), (Kept::Absent, Some(vec![PODS.into()])), "when it is tried again");
+    assert!(matches!(nodes.keep(none, false).await, EntryRound::Refused(_)));
+    assert_eq!((nodes.keep(none, false).await, names(&server)), (EntryRound::Absent, Some(vec![PODS.into()])), "when it is tried again");
     assert!(pods.find().await);
     assert_eq!(pods.keep(entry(PODS), false).await, WRITTEN, "another operator wrote it: it counts from now");
 }
@@ -59,7 +59,7 @@ async fn an_entry_that_comes_while_the_last_other_one_goes_stays() {
 async fn an_entry_is_mended_when_somebody_changed_or_removed_it_and_follows_the_authorities() {
     let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(None));
     let mut pods = sync(&server, PODS, &trusted);
-    assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (Kept::Absent, false), "there are no certificates");
+    assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (EntryRound::Absent, false), "there are no certificates");
     trusted.send_replace(Some("one".to_owned()));
     pods.changed().await;
     assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (WRITTEN, true));
@@ -79,7 +79,7 @@ async fn an_entry_is_mended_when_somebody_changed_or_removed_it_and_follows_the_
         entry["namespaceSelector"] = json!({});
         Some(entry)
     };
-    assert_eq!(pods.keep(narrow, false).await, Kept::Written { before: true }, "the same authorities as before");
+    assert_eq!(pods.keep(narrow, false).await, EntryRound::Written { before: true }, "the same authorities as before");
 }
 
 #[tokio::test]
@@ -89,5 +89,5 @@ async fn a_configuration_without_entries_is_deleted() {
     let empty = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": {"name": WEBHOOKS, "resourceVersion": "1"}, "webhooks": []});
     server.objects.lock().unwrap().insert(crate::tests::WEBHOOKS.to_owned(), empty);
     assert!(pods.find().await);
-    assert_eq!((pods.keep(none, false).await, names(&server)), (Kept::Absent, None));
+    assert_eq!((pods.keep(none, false).await, names(&server)), (EntryRound::Absent, None));
 }

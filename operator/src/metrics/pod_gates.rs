@@ -1,7 +1,7 @@
 //! Metrics of readiness gates of pods. Labels are names of gates and fixed words, never names of pods.
 
 use super::{Shown, kept};
-use planner::pod_gates::review::Answered;
+use planner::pod_gates::review::PodAnswered;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
@@ -51,11 +51,11 @@ impl PodGateMetrics {
     }
 
     /// The webhook has answered.
-    pub fn webhook_answered(&self, answered: Answered) {
+    pub fn webhook_answered(&self, answered: PodAnswered) {
         let answer = match answered {
-            Answered::Injected => "injected",
-            Answered::Unchanged => "unchanged",
-            Answered::Undecodable => "undecodable",
+            PodAnswered::Injected => "injected",
+            PodAnswered::Unchanged => "unchanged",
+            PodAnswered::Undecodable => "undecodable",
         };
         self.webhook_answers.get_or_create(&WebhookAnswer { answer }).inc();
     }

@@ -4,7 +4,7 @@ use crate::{
     gates_shared::{
         GateState, WebhookService,
         policy_sync::{self, PolicySync, Rounds, Versions},
-        webhook_sync::{Kept, WebhookSync},
+        webhook_sync::{EntryRound, WebhookSync},
     },
     write::{self, Error},
 };
@@ -202,13 +202,13 @@ impl NodePolicySync {
         let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| policy_objects::clause(&wanted.gate)).collect();
         let asked = policy_objects::asked(&clauses);
         match self.webhook.keep(|served| Some(policy_objects::webhook(served, &asked?)), wish.incomplete).await {
-            Kept::Same | Kept::Absent => true,
-            Kept::Written { before } => {
+            EntryRound::Same | EntryRound::Absent => true,
+            EntryRound::Written { before } => {
                 let before = if before { std::mem::take(&mut self.clauses) } else { BTreeMap::new() };
                 self.clauses = asked_since(&before, &clauses, Instant::now().into_std());
                 true
             }
-            Kept::Refused(_) => false,
+            EntryRound::Refused(_) => false,
         }
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use kube::client::Body;
 use planner::node_gates::accepted::SETTLES;
+use serde_json::{Value, json};
 use std::sync::Mutex;
 
 /// An API server that keeps what is applied; each call that changes something is noted as `METHOD name`.

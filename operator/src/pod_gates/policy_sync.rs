@@ -4,7 +4,7 @@
 use crate::gates_shared::{
     WebhookService,
     policy_sync::{self, PolicySync, Rounds, Versions},
-    webhook_sync::{Kept, WebhookSync},
+    webhook_sync::{EntryRound, WebhookSync},
 };
 use crds::names;
 use kube::Client;
@@ -131,9 +131,11 @@ impl PodPolicySync {
     async fn keep_webhook(&mut self, gates: &[&Arc<Gate>], spared: bool) -> (BTreeSet<String>, Option<String>) {
         let all = || gates.iter().map(|gate| &***gate);
         match self.webhook.keep(|served| policy_objects::webhook(served, all()), spared).await {
-            Kept::Refused(why) => (BTreeSet::new(), Some(why)),
-            Kept::Same | Kept::Written { .. } if self.webhook.is_written() => (all().filter_map(policy_objects::clause).collect(), None),
-            Kept::Same | Kept::Written { .. } | Kept::Absent => (BTreeSet::new(), None),
+            EntryRound::Refused(why) => (BTreeSet::new(), Some(why)),
+            EntryRound::Same | EntryRound::Written { .. } if self.webhook.is_written() => {
+                (all().filter_map(policy_objects::clause).collect(), None)
+            }
+            EntryRound::Same | EntryRound::Written { .. } | EntryRound::Absent => (BTreeSet::new(), None),
         }
     }
 }

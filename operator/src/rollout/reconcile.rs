@@ -15,7 +15,7 @@ use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
 use planner::{
     Action, Plan, Reason, Snapshot, decide,
     facts::Resource,
-    plan::{NodeProgress, Supporting, Write},
+    plan::{NodeProgress, Write},
 };
 use std::{
     collections::BTreeMap,

@@ -15,7 +15,7 @@ pub const WEBHOOKS: &str = "mutatingwebhookconfigurations/ingress-daemonset-oper
 #[derive(Clone, Default)]
 pub struct AdmissionServer {
     pub objects: Arc<Mutex<BTreeMap<String, Value>>>,
-    calls: Arc<Mutex<Vec<String>>>,
+    pub calls: Arc<Mutex<Vec<String>>>,
     /// It has no `MutatingAdmissionPolicies`.
     pub without_policies: bool,
     /// Whatever is to be written.
@@ -99,5 +99,11 @@ impl AdmissionServer {
 }
 
 fn status(code: u16) -> (u16, Value) {
-    (code, json!({"kind": "Status", "status": "Failure", "reason": "R", "message": "no", "code": code}))
+    let reason = match code {
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        _ => "Invalid",
+    };
+    (code, json!({"kind": "Status", "status": "Failure", "reason": reason, "message": "no", "code": code}))
 }

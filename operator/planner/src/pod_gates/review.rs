@@ -12,7 +12,7 @@ use std::{
 
 /// What an answer says; all of them allow the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Answered {
+pub enum PodAnswered {
     /// The answer adds readiness gates to the pod.
     Injected,
     /// The answer adds none.
@@ -25,13 +25,13 @@ pub enum Answered {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct NewPod {
-    metadata: Metadata,
+    metadata: PodMetadata,
     spec: Option<Spec>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Metadata {
+struct PodMetadata {
     labels: Option<BTreeMap<String, String>>,
 }
 
@@ -49,16 +49,16 @@ struct ListedGate {
 
 /// The `AdmissionReview` that answers the one in `body`; nothing when that is none. `gates`, of a namespace: those that a webhook may act
 /// for there.
-pub fn review(body: &[u8], gates: impl FnOnce(&str) -> Vec<Arc<Gate>>) -> Option<(Value, Answered)> {
+pub fn review(body: &[u8], gates: impl FnOnce(&str) -> Vec<Arc<Gate>>) -> Option<(Value, PodAnswered)> {
     let mut request = Request::read(body)?;
     let object = std::mem::take(&mut request.object);
     let (operations, answered) = match request.creates("Pod").then(|| serde_json::from_value::<NewPod>(object)) {
         Some(Ok(pod)) => match mutate(&pod, &request.namespace, gates(&request.namespace).iter().map(AsRef::as_ref)) {
-            operations if operations.is_empty() => (operations, Answered::Unchanged),
-            operations => (operations, Answered::Injected),
+            operations if operations.is_empty() => (operations, PodAnswered::Unchanged),
+            operations => (operations, PodAnswered::Injected),
         },
-        Some(Err(_)) => (Vec::new(), Answered::Undecodable),
-        None => (Vec::new(), Answered::Unchanged),
+        Some(Err(_)) => (Vec::new(), PodAnswered::Undecodable),
+        None => (Vec::new(), PodAnswered::Unchanged),
     };
     Some((request.allowed(operations), answered))
 }

@@ -9,7 +9,7 @@ use planner::{
     pod_gates::{
         Gate,
         policy_objects::{Means, Offers, clause, means, policy, webhook},
-        review::{Answered, is_for_webhook, review},
+        review::{PodAnswered, is_for_webhook, review},
     },
 };
 use proptest::{collection, option, prelude::*, sample::select};
@@ -94,7 +94,7 @@ fn request(namespace: &str, pod: &Json) -> Json {
     json!({"uid": "r", "operation": "CREATE", "namespace": namespace, "kind": {"group": "", "version": "v1", "kind": "Pod"}, "object": pod})
 }
 
-fn ask(request: &Json, gates: &[Gate]) -> (Json, Answered) {
+fn ask(request: &Json, gates: &[Gate]) -> (Json, PodAnswered) {
     let gates = gates.iter().cloned().map(Arc::new).collect();
     let (answer, answered) = review(json!({"request": request}).to_string().as_bytes(), |_| gates).unwrap();
     assert_eq!(answer["response"]["allowed"], true);
@@ -105,7 +105,7 @@ fn ask(request: &Json, gates: &[Gate]) -> (Json, Answered) {
 fn by_webhook(gates: &[Gate], namespace: &str, mut pod: Json) -> Json {
     let (answer, answered) = ask(&request(namespace, &pod), gates);
     let patch = &answer["response"]["patch"];
-    assert_eq!(answered, if patch.is_null() { Answered::Unchanged } else { Answered::Injected });
+    assert_eq!(answered, if patch.is_null() { PodAnswered::Unchanged } else { PodAnswered::Injected });
     if !patch.is_null() {
         let patch: ByteString = serde_json::from_value(patch.clone()).unwrap();
         json_patch::patch(&mut pod, &serde_json::from_slice::<json_patch::Patch>(&patch.0).unwrap()).unwrap();
@@ -247,20 +247,20 @@ fn what_is_no_new_pod_is_left_alone_and_what_cannot_be_decoded_is_allowed() {
         let mut request = request("web", &selected);
         request[key] = value;
         let (answer, answered) = ask(&request, &[web()]);
-        assert_eq!(answer["response"].get("patch").is_some(), answered == Answered::Injected, "{answer}");
+        assert_eq!(answer["response"].get("patch").is_some(), answered == PodAnswered::Injected, "{answer}");
         answered
     };
-    assert_eq!(changed("uid", "r".into()), Answered::Injected);
-    assert_eq!(changed("operation", "UPDATE".into()), Answered::Unchanged);
-    assert_eq!(changed("kind", json!({"group": "", "version": "v1", "kind": "Node"})), Answered::Unchanged);
-    assert_eq!(changed("kind", json!({"group": "metrics.k8s.io", "version": "v1", "kind": "Pod"})), Answered::Unchanged);
-    assert_eq!(changed("namespace", "shop".into()), Answered::Unchanged);
-    assert_eq!(changed("object", json!({"metadata": {"labels": {"app": "web"}}})), Answered::Unchanged, "no spec to add it to");
-    assert_eq!(changed("object", json!({"metadata": {"labels": 7}})), Answered::Undecodable);
-    assert_eq!(changed("object", json!({"metadata": {"labels": null}, "spec": {"readinessGates": null}})), Answered::Unchanged);
+    assert_eq!(changed("uid", "r".into()), PodAnswered::Injected);
+    assert_eq!(changed("operation", "UPDATE".into()), PodAnswered::Unchanged);
+    assert_eq!(changed("kind", json!({"group": "", "version": "v1", "kind": "Node"})), PodAnswered::Unchanged);
+    assert_eq!(changed("kind", json!({"group": "metrics.k8s.io", "version": "v1", "kind": "Pod"})), PodAnswered::Unchanged);
+    assert_eq!(changed("namespace", "shop".into()), PodAnswered::Unchanged);
+    assert_eq!(changed("object", json!({"metadata": {"labels": {"app": "web"}}})), PodAnswered::Unchanged, "no spec to add it to");
+    assert_eq!(changed("object", json!({"metadata": {"labels": 7}})), PodAnswered::Undecodable);
+    assert_eq!(changed("object", json!({"metadata": {"labels": null}, "spec": {"readinessGates": null}})), PodAnswered::Unchanged);
     for body in ["", "{", "no", "7", "\"x\""] {
         assert!(review(body.as_bytes(), |_| Vec::new()).is_none(), "{body}");
     }
     let (answer, answered) = review(b"{}", |_| Vec::new()).unwrap();
-    assert_eq!((&answer["response"]["allowed"], answered), (&json!(true), Answered::Unchanged));
+    assert_eq!((&answer["response"]["allowed"], answered), (&json!(true), PodAnswered::Unchanged));
 }

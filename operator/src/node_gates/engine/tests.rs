@@ -6,12 +6,11 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::sync::Mutex;
 
-/// A node that a gate holds, and nothing else.
+/// A node that a gate held, without its taint, and nothing else.
 fn observer() -> Arc<Observer> {
     let record = json!({"g": "edge", "k": "edge", "e": "NoSchedule", "s": "held", "o": "applied", "c": "fresh", "t": 1});
     let node = json!({
         "metadata": {"name": "n1", "uid": "u1", "annotations": {planner::node_gates::record::annotation_key("g1"): record.to_string()}},
-        "spec": {"taints": [{"key": "edge", "effect": "NoSchedule"}]},
     });
     let observer = Observer::default();
     observer.take::<Node>(vec![serde_json::from_value(node).unwrap()]);
@@ -373,7 +372,7 @@ async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tr
     assert_eq!(asked(), 1);
     server.lock().unwrap().refuses = None;
     engine.tick(&mut Writing::new()).await;
-    assert_eq!((asked(), engine.finalizers), (2, Finalizers::Kept));
+    assert_eq!((asked(), engine.finalizers), (2, Finalizers::EntryRound));
     let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
     let expected = json!({"metadata": {"finalizers": [crds::names::FINALIZER], "resourceVersion": "1"}});
     assert_eq!(body, expected, "one that somebody else has added meanwhile is not taken out");

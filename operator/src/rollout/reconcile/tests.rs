@@ -4,7 +4,7 @@ use super::*;
 use crate::watch::GuardedResource;
 use k8s_controller::events::{EventRecorder, Reporter};
 use kube::client::Body;
-use planner::reason::NodeObject;
+use planner::{plan::Supporting, reason::NodeObject};
 use serde_json::{Value, json};
 
 type Mock = tower_test::mock::Handle<http::Request<Body>, http::Response<Body>>;
