@@ -64,8 +64,8 @@ func TestTheLicencesOfSourcesThatACrateBringsAlongAreThere(t *testing.T) {
 }
 
 func TestTheLicencesOfThePluginAreThoseOfItsPlatform(t *testing.T) {
-	for triple, expected := range map[string][3]bool{
-		"x86_64-unknown-linux-musl": {false, true, false}, "x86_64-pc-windows-gnu": {true, false, true}, "aarch64-apple-darwin": {},
+	for triple, expected := range map[string][4]bool{
+		"x86_64-unknown-linux-musl": {false, true, false, true}, "x86_64-pc-windows-gnu": {true, false, true, false}, "aarch64-apple-darwin": {},
 	} {
 		texts, err := licencesFor("../..", "kubectl-ids", triple)
 		if err != nil {
@@ -74,7 +74,7 @@ func TestTheLicencesOfThePluginAreThoseOfItsPlatform(t *testing.T) {
 		if !strings.Contains(texts, "Permission is hereby granted, free of charge") {
 			t.Errorf("%s: there is no text of the MIT licence", triple)
 		}
-		for number, word := range []string{"windows-sys ", "musl", "mingw-w64"} {
+		for number, word := range []string{"windows-sys ", "musl", "mingw-w64", "Jason Evans"} {
 			if strings.Contains(texts, word) != expected[number] {
 				t.Errorf("%s: it has %q: %v", triple, word, !expected[number])
 			}

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 // Thousands of objects are decoded, cut down and let go at once: the C library's allocator keeps what that took for ever
 // (`bed bench scale`, memory at 5,000 nodes).
-#[cfg(not(windows))]
+#[cfg(target_os = "linux")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

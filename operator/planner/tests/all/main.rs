@@ -40,7 +40,7 @@ mod world;
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Plans are made of many small pieces: with the allocator of the system the properties take a quarter longer.
-#[cfg(not(windows))]
+#[cfg(target_os = "linux")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
