@@ -11,10 +11,7 @@ use hyper::{
     body::{Bytes, Frame},
 };
 use kube::client::{Body, Client};
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{cell::RefCell, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, timeout},
@@ -219,19 +216,16 @@ async fn after_a_watch_that_lived_the_next_failure_is_the_first_of_its_row() {
     assert!(breaks_at.elapsed() <= Duration::from_millis(250), "{:?}", breaks_at.elapsed());
 }
 
-/// Lines of a log.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn lines_with(&self, words: &str) -> usize {
-        String::from_utf8_lossy(&self.0.lock().expect("no panic")).lines().filter(|line| line.contains(words)).count()
-    }
+thread_local! {
+    /// What this thread logs: each test has a thread of its own.
+    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
+
+struct Log;
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no panic").write(bytes)
+        LOG.with_borrow_mut(|log| log.write(bytes))
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -239,12 +233,14 @@ impl std::io::Write for Log {
     }
 }
 
+fn lines_with(words: &str) -> usize {
+    LOG.with_borrow(|log| String::from_utf8_lossy(log).lines().filter(|line| line.contains(words)).count())
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_answers_lists_and_refuses_watches_costs_one_line_and_one_more_when_a_watch_delivers() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    // For all threads: what one thread alone logs may be left out because another one that logs nothing was there first.
+    tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init();
     let mut bed = start();
     for version in 0..20 {
         bed.answer(LIST, list(&version.to_string())).await;
@@ -254,11 +250,11 @@ async fn a_server_that_answers_lists_and_refuses_watches_costs_one_line_and_one_
         answer.send_response(refused.expect("is a response"));
         assert!(matches!(bed.change().await.0, ObjectChange::Replaced(_)));
     }
-    let said = |log: &Log| (log.lines_with("cannot list or watch"), log.lines_with("answers again"));
-    assert_eq!(said(&log), (1, 0));
+    let said = || (lines_with("cannot list or watch"), lines_with("answers again"));
+    assert_eq!(said(), (1, 0));
     bed.answer(LIST, list("30")).await;
     bed.watch(&watch_from("30"), vec![event("BOOKMARK", "31")]).await;
     assert!(matches!(bed.change().await.0, ObjectChange::Replaced(_)));
     assert!(matches!(bed.change().await.0, ObjectChange::Unchanged));
-    assert_eq!(said(&log), (1, 1));
+    assert_eq!(said(), (1, 1));
 }

@@ -5,8 +5,8 @@ const NODES: &str = "nodes.example.com";
 const PODS: &str = "pods.example.com";
 
 fn sync(server: &AdmissionServer, name: &'static str, trusted: &watch::Sender<Option<String>>) -> WebhookSync {
-    let served = WebhookService { namespace: "system".into(), service: "hook".into(), path: "/", trusted: trusted.subscribe() };
-    WebhookSync::new(server.client(), name, name, Some(served))
+    let hook = WebhookService { namespace: "system".into(), service: "hook".into(), path: "/", trusted: trusted.subscribe() };
+    WebhookSync::new(server.client(), name, name, Some(hook))
 }
 
 fn entry(name: &'static str) -> impl FnOnce(&ServedWebhook<'_>) -> Option<Value> {
@@ -47,8 +47,8 @@ async fn an_entry_that_comes_while_the_last_other_one_goes_stays() {
     let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
     let [mut nodes, mut pods] = [NODES, PODS].map(|name| sync(&server, name, &trusted));
     assert_eq!(nodes.keep(entry(NODES), false).await, WRITTEN);
-    let served = ServedWebhook { namespace: "system", service: "hook", path: "/", trusted: "authority" };
-    *server.raced.lock().unwrap() = Some(served.entry(PODS, "things", "Cluster"));
+    let hook = ServedWebhook { namespace: "system", service: "hook", path: "/", trusted: "authority" };
+    *server.raced.lock().unwrap() = Some(hook.entry(PODS, "things", "Cluster"));
     assert!(matches!(nodes.keep(none, false).await, EntryRound::Refused(_)));
     assert_eq!((nodes.keep(none, false).await, names(&server)), (EntryRound::Absent, Some(vec![PODS.into()])), "when it is tried again");
     assert!(pods.find().await);

@@ -22,14 +22,14 @@ fn gate(namespace: &str, on_create: &str, label: &str) -> Arc<Gate> {
 
 /// Of an operator that serves a webhook in namespace `system`, or none.
 fn sync(server: &AdmissionServer, trusted: Option<&watch::Sender<Option<String>>>) -> (PodPolicySync, Arc<PolicyHandle>) {
-    let served = trusted.map(|trusted| WebhookService {
+    let hook = trusted.map(|trusted| WebhookService {
         namespace: "system".into(),
         service: "hook".into(),
         path: "/mutate-pod",
         trusted: trusted.subscribe(),
     });
-    let admission = Arc::new(PolicyHandle::new(served.as_ref().map(|served| served.namespace.clone())));
-    (PodPolicySync::new(server.client(), Arc::clone(&admission), served, policy_sync::versions(true)), admission)
+    let admission = Arc::new(PolicyHandle::new(hook.as_ref().map(|hook| hook.namespace.clone())));
+    (PodPolicySync::new(server.client(), Arc::clone(&admission), hook, policy_sync::versions(true)), admission)
 }
 
 fn said(admission: &PolicyHandle, gate: &Gate) -> (&'static str, bool) {

@@ -56,11 +56,11 @@ pub fn means(gate: &Gate, offers: Offers<'_>) -> Means {
         ),
         (InjectOnCreate::Policy, _) => Means::Missing(
             "NoPolicies",
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1 since Kubernetes 1.36, v1beta1 since 1.34 if switched on), or the operator may not list or use them: set admission.onCreate to Auto to allow the operator's webhook, too, or add the readiness gate to the templates of pods",
+            "the API server has no MutatingAdmissionPolicies (Kubernetes has them from 1.36 on, and from 1.34 on if switched on), or the operator may not use them. Set admission.onCreate to Auto to allow the operator's webhook, too, or add the readiness gate to the templates of pods",
         ),
         (InjectOnCreate::Auto | InjectOnCreate::None, _) => Means::Missing(
             "NoPolicies",
-            "the API server has no MutatingAdmissionPolicies (admissionregistration.k8s.io/v1 since Kubernetes 1.36, v1beta1 since 1.34 if switched on), or the operator may not list or use them, and it serves no webhook: start the operator with --webhook-service, or add the readiness gate to the templates of pods",
+            "the API server has no MutatingAdmissionPolicies (Kubernetes has them from 1.36 on, and from 1.34 on if switched on), or the operator may not use them. It serves no webhook. Start the operator with --webhook-service, or add the readiness gate to the templates of pods",
         ),
     }
 }

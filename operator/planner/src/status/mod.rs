@@ -441,7 +441,7 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan) -> Option<
     }
     if let Some(said) = &plan.checkers_refused {
         let message = format!(
-            "the API server refuses the DaemonSet of health checkers: {said}; correct healthChecker in the spec, or what refuses it; until then health checkers do not change"
+            "the API server refuses the DaemonSet of health checkers: {said}. Correct healthChecker in the spec, or what refuses it. Until then health checkers do not change"
         );
         return Some(("HealthCheckersReady", false, "HealthCheckersRefused", message));
     }
