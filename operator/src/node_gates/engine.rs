@@ -149,7 +149,7 @@ struct Refresh {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finalizers {
     /// They have.
-    EntryRound,
+    Kept,
     /// One was read that may lack it.
     Due,
     /// It could not be given to one: the tick tries again.
@@ -204,7 +204,7 @@ impl Engine {
             said: BTreeMap::new(),
             shown: BTreeSet::new(),
             status_due: false,
-            finalizers: Finalizers::EntryRound,
+            finalizers: Finalizers::Kept,
             unfinalized: BTreeSet::new(),
         }
     }

@@ -60,7 +60,7 @@ impl Engine {
     /// A gate that may write to nodes must be able to clean up; one that only ever ran dry need not.
     pub(super) async fn keep_finalizers(&mut self) {
         let api: Api<NodeReadinessGate> = Api::all(self.client.clone());
-        self.finalizers = Finalizers::EntryRound;
+        self.finalizers = Finalizers::Kept;
         let before = std::mem::take(&mut self.unfinalized);
         for gate in self.known.objects.values() {
             let mut finalizers = gate.metadata.finalizers.clone().unwrap_or_default();

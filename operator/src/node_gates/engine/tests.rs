@@ -372,7 +372,7 @@ async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tr
     assert_eq!(asked(), 1);
     server.lock().unwrap().refuses = None;
     engine.tick(&mut Writing::new()).await;
-    assert_eq!((asked(), engine.finalizers), (2, Finalizers::EntryRound));
+    assert_eq!((asked(), engine.finalizers), (2, Finalizers::Kept));
     let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
     let expected = json!({"metadata": {"finalizers": [crds::names::FINALIZER], "resourceVersion": "1"}});
     assert_eq!(body, expected, "one that somebody else has added meanwhile is not taken out");
