@@ -116,6 +116,9 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
     Ok(if report.held { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// How long the webhook answers on after the signal to stop: so long API servers may still be sent to this pod.
+const LINGERS: Duration = Duration::from_secs(3);
+
 async fn start(run: Run) -> anyhow::Result<()> {
     telemetry::start(run.log_format, &run.log_level)?;
     use_ring()?;
@@ -136,7 +139,9 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let config_map = ConfigMapGate::new(client.clone(), Arc::clone(&gates), recorder, &run.compat, |name| std::env::var(name).ok());
     // Whoever leads or not: the webhook of each replica acts for the gate of the ConfigMap, too.
     tokio::spawn(config_map.follow());
-    let webhook = serve_webhook(&run, &client, (&observer, &gates), &metrics, &stop).await?;
+    let webhook_stop = CancellationToken::new();
+    let webhook = serve_webhook(&run, &client, (&observer, &gates), &metrics, &webhook_stop).await?;
+    let serves_webhook = webhook.is_some();
     let node_gates = node_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
@@ -175,7 +180,14 @@ async fn start(run: Run) -> anyhow::Result<()> {
     // The server ends with `stop`; its own failure was already seen by whoever probed it.
     let _ = server.await;
     match outcome {
-        LeadershipEnd::Stopped => Ok(()),
+        LeadershipEnd::Stopped => {
+            // Until nobody is sent here any more. The lease is given back, and another replica acts.
+            if serves_webhook {
+                tokio::time::sleep(LINGERS).await;
+            }
+            webhook_stop.cancel();
+            Ok(())
+        }
         LeadershipEnd::LeaseLost => {
             anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it")
         }

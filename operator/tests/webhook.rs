@@ -299,3 +299,17 @@ async fn the_webhook_gives_pods_the_conditions_of_the_gates_of_their_namespace_t
     assert_eq!(ask("", "web", Value::Null).await, [""; 0]);
     assert_eq!(post(address, &certificates.trusted, POD_PATH, "{").await.0, 400);
 }
+
+#[tokio::test]
+async fn a_request_that_does_not_come_to_its_end_gives_its_connection_back() {
+    let serving = Serving::default();
+    let certificates = Certificates::new(&names(), START).unwrap();
+    serving.set(&certificates).unwrap();
+    let (address, _stop) = start(serving, nobody()).await;
+    let mut stream = shake_hands(address, &certificates.trusted, START).await.unwrap();
+    stream.write_all(format!("POST {POD_PATH} HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 1000000\r\n\r\nx").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // Until the end of the connection; whether it says goodbye in TLS is of no interest.
+    let _ = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("it ends");
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+}

@@ -115,10 +115,16 @@ impl WebhookSync {
     /// cannot be read.
     pub async fn keep(&mut self, render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>, spared: bool) -> EntryRound {
         let wanted = self.served.as_mut().and_then(|served| {
-            let trusted = served.trusted.borrow_and_update().clone()?;
+            let trusted = served.trusted.borrow_and_update().clone();
             let (namespace, service, path) = (&served.namespace, &served.service, served.path);
-            Some((render(&ServedWebhook { namespace, service, path, trusted: &trusted })?, trusted))
+            Some((render(&ServedWebhook { namespace, service, path, trusted: trusted.as_deref().unwrap_or_default() })?, trusted))
         });
+        let wanted = match wanted {
+            // The certificates have not been read yet: another replica may serve with those that the entry knows.
+            Some((_, None)) => return if self.known.is_some() { EntryRound::Same } else { EntryRound::Absent },
+            Some((entry, Some(trusted))) => Some((entry, trusted)),
+            None => None,
+        };
         let result = match (wanted, &self.known) {
             (None, None) => return EntryRound::Absent,
             (Some((entry, _)), Some(known)) if known.written.as_ref() == Some(&entry) => return EntryRound::Same,

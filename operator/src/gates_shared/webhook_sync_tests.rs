@@ -91,3 +91,14 @@ async fn a_configuration_without_entries_is_deleted() {
     assert!(pods.find().await);
     assert_eq!((pods.keep(none, false).await, names(&server)), (EntryRound::Absent, None));
 }
+
+#[tokio::test]
+async fn an_entry_stays_while_the_certificates_have_not_been_read() {
+    let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
+    assert_eq!(sync(&server, PODS, &trusted).keep(entry(PODS), false).await, WRITTEN);
+    let mut restarted = sync(&server, PODS, &watch::Sender::new(None));
+    assert!(restarted.find().await);
+    assert_eq!((restarted.keep(entry(PODS), false).await, restarted.is_written()), (EntryRound::Same, false));
+    assert_eq!(names(&server), Some(vec![PODS.into()]), "another replica may serve");
+    assert_eq!((restarted.keep(none, false).await, names(&server)), (EntryRound::Absent, None));
+}

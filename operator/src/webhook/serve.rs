@@ -5,7 +5,13 @@
 
 use super::certificates::Certificates;
 use anyhow::Result;
-use axum::Router;
+use axum::{
+    Router,
+    extract::Request,
+    http::StatusCode,
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -27,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Most connections at a time: an API server keeps a few.
 const CONNECTIONS: usize = 256;
-/// How long a client may take for the handshake, and for the head of each request.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a client may take for the handshake, for the head of each request, and for all of it: an API server waits for two seconds.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// How long an accept that failed is followed by none: it fails for want of descriptors or memory, and nothing tells when there is some
 /// again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -65,6 +71,7 @@ pub fn tls(serving: Serving) -> Result<ServerConfig> {
 /// Serves until `stop`; then connections are dropped.
 pub async fn serve(listener: TcpListener, tls: ServerConfig, router: Router, stop: CancellationToken) {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let router = router.layer(middleware::from_fn(in_time));
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let place = tokio::select! {
@@ -94,15 +101,21 @@ pub async fn serve(listener: TcpListener, tls: ServerConfig, router: Router, sto
     }
 }
 
+/// Answers a request, unless it does not come in time.
+async fn in_time(request: Request, next: Next) -> Response {
+    let answer = timeout(PATIENCE, next.run(request)).await;
+    answer.unwrap_or_else(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long\n").into_response())
+}
+
 async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
-    let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+    let stream = match timeout(PATIENCE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake with the webhook failed"),
         Err(_) => return,
     };
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE)
+        .header_read_timeout(PATIENCE)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await;
     if let Err(error) = served {

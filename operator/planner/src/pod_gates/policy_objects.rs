@@ -19,6 +19,9 @@ const OF_NAMESPACE: usize = 8_000;
 /// Longest expression about all namespaces, in bytes. An API server takes 100,000 characters, and refuses the configuration with more.
 const OF_ALL: usize = 90_000;
 
+/// Between alternatives, in CEL.
+const OR: &str = " || ";
+
 /// What there is to give pods the readiness gate as they are created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offers<'a> {
@@ -131,10 +134,23 @@ pub fn webhook<'a>(served: &ServedWebhook<'_>, gates: impl Iterator<Item = &'a G
 /// leaves as they are; nothing where it asks for all pods of these namespaces.
 fn asked(clauses: &BTreeMap<&str, Vec<String>>) -> Option<String> {
     let namespaces = clauses.iter().map(|(name, clauses)| {
-        let exact = clauses.join(" || ");
-        if exact.len() <= OF_NAMESPACE { exact } else { of_namespace(name) }
+        let (exact, whole) = (clauses.join(OR), of_namespace(name));
+        if exact.len() <= OF_NAMESPACE { (exact, whole) } else { (whole.clone(), whole) }
     });
-    let all = namespaces.collect::<Vec<_>>().join(" || ");
+    let mut namespaces: Vec<_> = namespaces.collect();
+    let mut length = namespaces.iter().map(|(said, _)| said.len() + OR.len()).sum::<usize>();
+    // The longest give way first.
+    let mut longest: Vec<_> = (0..namespaces.len()).collect();
+    longest.sort_by_key(|place| std::cmp::Reverse(namespaces[*place].0.len()));
+    for place in longest {
+        if length <= OF_ALL {
+            break;
+        }
+        let (said, whole) = &mut namespaces[place];
+        length -= said.len().saturating_sub(whole.len());
+        said.clone_from(whole);
+    }
+    let all = namespaces.into_iter().map(|(said, _)| said).collect::<Vec<_>>().join(OR);
     (all.len() <= OF_ALL).then_some(all)
 }
 
