@@ -110,7 +110,11 @@ pub fn decide(
             unknown.insert((key, effect));
         }
     }
-    unknown.retain(|(key, effect)| !gone.contains(&(key.clone(), effect.clone())) && has_taint(node, key, effect));
+    let has_gate = |key: &str, effect: &str| {
+        judged.iter().map(|one| &one.gate.spec.taint).any(|taint| (taint.key.as_str(), taint.effect.as_str()) == (key, effect))
+    };
+    unknown
+        .retain(|(key, effect)| !gone.contains(&(key.clone(), effect.clone())) && !has_gate(key, effect) && has_taint(node, key, effect));
     plan.unknown = unknown;
     settle_taints(node, &judged, &gone, &mut changes);
     for Judged { gate, subject, finding, judgement, matched } in judged {

@@ -218,6 +218,14 @@ fn a_record_takes_no_taint_from_a_node_that_no_gate_is_known_to_have_had() {
 }
 
 #[test]
+fn nobody_is_told_to_remove_a_taint_that_a_gate_holds_though_a_record_calls_it_that_of_an_unknown_one() {
+    let mut life = isolated("gone", "quarantine");
+    let taint = json!({"key": "quarantine", "effect": "NoExecute"});
+    life.world.gates.insert("b".into(), Arc::new(gate("b", json!({"taint": taint}))));
+    assert_eq!(life.pass().unknown, BTreeSet::new());
+}
+
+#[test]
 fn a_record_takes_the_taint_that_its_gate_had_before_as_status_and_rights_say() {
     let had = GateTaint { key: "former".into(), value: None, effect: Effect::NoExecute };
     // By the status that an operator wrote before this one started, of a gate that is there or of a resource without the field.
