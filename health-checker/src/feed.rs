@@ -128,11 +128,11 @@ impl<K: Watched> Feed<K> {
             let outcome = self.drain(&mut events, &mut version).await;
             let lived = started.elapsed() >= Duration::from_secs(1);
             self.watched |= lived;
-            if lived {
-                self.delivers();
-            }
             if let Some(end) = outcome? {
                 return Ok(end);
+            }
+            if lived {
+                self.delivers();
             }
             // A proxy that ends every watch at once must not make us spin.
             if !lived {
