@@ -227,6 +227,9 @@ impl<'a> Pass<'a> {
             self.grant(grant_plan, managed_nodes);
             let over = pre_pull::over(self.snapshot, managed_nodes);
             self.plan.actions.extend(over);
+            if self.snapshot.refusals.contains_key(&NodeObject::PullPod) {
+                self.plan.recheck(self.snapshot.now.saturating_add(5));
+            }
             if let Some(at) = pre_pull::again_at(self.snapshot) {
                 self.plan.recheck(at);
             }
@@ -265,7 +268,7 @@ impl<'a> Pass<'a> {
         let refused_in_place = self.is_refused_in_place(managed, grant);
         let stops = managed.stops(self.blockers.stops);
         // Once it has turned back it waits as if it were not its turn, and for its pods as in a pause.
-        let waits = refused_in_place && managed.is_updated();
+        let waits = refused_in_place && managed.is_updated() && managed.need(self.snapshot.now) == Some(GrantReason::Update);
         let stops = Stops { closed: stops.closed || refused_in_place, paused: stops.paused || waits, ..stops };
         let fit = fits(managed, grant, stops, self.snapshot.now);
         let soak = self.soak(managed, grant).filter(|_| !grant.released);
@@ -311,7 +314,7 @@ impl<'a> Pass<'a> {
                 self.ledger.grants.remove(managed.name);
                 // A node that has left is as good as one that was finished, where nothing but such nodes is under way.
                 let rolls_out = self.valid_targets().is_some_and(|targets| targets.proven.is_empty())
-                    || self.ledger.grants.values().any(|other| other.kind != GrantReason::Remove);
+                    || self.ledger.grants.values().any(|other| other.kind == GrantReason::Update);
                 if let Some(rollout) = self.ledger.rollout_state.as_mut().filter(|_| !managed.chosen && !rolls_out) {
                     rollout.idle = 0;
                 }

@@ -331,7 +331,10 @@ impl ManagedNode<'_> {
         match grant.kind {
             GrantReason::Remove => is_complete(deployment, self.pods, "", 0),
             // One that the breaker has emptied is settled without a pod, and is not to be attached.
-            GrantReason::Abort => self.settled && !(self.is_empty() && breaker::read(deployment).is_some()),
+            GrantReason::Abort => {
+                let emptied = self.is_empty() && breaker::read(deployment).is_some();
+                self.settled && (!emptied || self.settings.is_some_and(ResolvedSpec::is_without_pods))
+            }
             // It ends by another grant, in its place.
             GrantReason::Drain => false,
             GrantReason::Update | GrantReason::Repair | GrantReason::Shrink | GrantReason::Grow => match self.settings {

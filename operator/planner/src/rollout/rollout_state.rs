@@ -178,6 +178,7 @@ pub fn note(rollout: &mut RolloutState, managed: &ManagedNode<'_>, failure: Fail
     }
     // Who frees its slot lets pass what failed there before.
     if failure.reason == RELEASED {
+        rollout.failed_nodes.retain(|_, gone| gone.node != managed.name);
         rollout.failed.insert(managed.name.to_owned(), failure);
     } else {
         rollout.failed.entry(managed.name.to_owned()).or_insert(failure);

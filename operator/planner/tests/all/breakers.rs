@@ -283,3 +283,32 @@ fn a_node_that_is_retried_as_its_breaker_ends_has_all_its_time_again() {
     let plan = seconds(&mut world, &mut operator, 60);
     assert_eq!(plan.status.nodes.failed, 0, "{:?}", plan.node_states);
 }
+
+/// A person retries a node without pods while its breaker is open.
+fn retried_while_open() -> (World, Operator, String) {
+    let (mut world, mut operator, node) = failed_by_its_kubelet();
+    world.run_until(&mut operator, 600, |world| breaker_until(world, &node) > world.cluster.now + 20).unwrap();
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    seconds(&mut world, &mut operator, 5);
+    (world, operator, node)
+}
+
+#[test]
+fn a_node_that_its_breaker_has_emptied_is_done_once_no_pods_are_wanted() {
+    let (mut world, mut operator, _) = retried_while_open();
+    edit(&mut world, |wish| wish.pods = 0);
+    let all_gone = |world: &World| {
+        let ledger = world.cluster.ledger().unwrap();
+        ledger.grants.is_empty() && world.cluster.deployments.values().all(|deployment| deployment["spec"]["replicas"] == 0)
+    };
+    world.run_until(&mut operator, 1200, all_gone).unwrap();
+}
+
+#[test]
+fn a_node_that_its_breaker_has_emptied_gets_pods_also_while_paused() {
+    let (mut world, mut operator, node) = retried_while_open();
+    edit(&mut world, |wish| wish.paused = true);
+    world.change(|cluster| cluster.refusing.clear());
+    let deployment = format!("edge-{node}");
+    world.run_until(&mut operator, 1200, |world| world.cluster.deployments[&deployment]["spec"]["replicas"] == 2).unwrap();
+}

@@ -396,8 +396,8 @@ fn a_node_whose_slot_was_freed_proves_the_revision_once_it_serves() {
     world.run_until(&mut operator, 300, World::is_converged).unwrap();
 }
 
-#[test]
-fn a_failed_node_whose_slot_is_freed_halts_no_rollout_any_more() {
+/// Rolls image 2 out; one node is halted with it, and its slot is freed.
+fn halted_and_released() -> (World, Operator, String) {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 4, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) > 0).unwrap();
@@ -413,9 +413,24 @@ fn a_failed_node_whose_slot_is_freed_halts_no_rollout_any_more() {
     }
     assert_eq!((condition(&plan, "Stalled"), failed(&world)), (Some(("True", "MaxFailedNodes")), vec![node.clone()]));
     assert_eq!(release(&mut world), node);
+    (world, operator, node)
+}
+
+#[test]
+fn a_failed_node_whose_slot_is_freed_halts_no_rollout_any_more() {
+    let (mut world, mut operator, _) = halted_and_released();
     world.run_until(&mut operator, 120, |world| on(world, 2) == 4).unwrap();
     let plan = seconds(&mut world, &mut operator, 10);
     assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn a_failed_node_whose_slot_is_freed_halts_no_rollout_when_it_goes() {
+    let (mut world, mut operator, node) = halted_and_released();
+    seconds(&mut world, &mut operator, 1);
+    world.change(|cluster| cluster.leave(&node));
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+    assert_eq!(on(&world, 2), 3);
 }
 
 #[test]
@@ -497,4 +512,17 @@ fn what_the_api_server_refuses_of_one_object_of_a_node_holds_that_object_alone()
     let both = [NodeObject::Node, NodeObject::Deployment].map(|object| [(object, false), (object, true)]);
     assert_eq!(held, both.into_iter().flatten().collect(), "in an update, and where it leaves");
     assert_eq!(world.audit.violations, Vec::<String>::new());
+}
+
+#[test]
+fn nodes_that_leave_one_after_the_other_beside_a_drained_one_are_not_late() {
+    let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 60}), 8, 2);
+    let taints = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]);
+    world.change(|cluster| cluster.edit_node("n7", |node| node["spec"]["taints"] = taints));
+    seconds(&mut world, &mut operator, 30);
+    for node in ["n0", "n1", "n2", "n3"] {
+        world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into()));
+        let plan = seconds(&mut world, &mut operator, 25);
+        assert_ne!(condition(&plan, "Stalled"), Some(("True", "ProgressDeadlineExceeded")));
+    }
 }

@@ -317,3 +317,24 @@ fn a_node_that_has_no_pods_gets_those_of_a_change_that_is_only_made_in_place_els
     seconds(&mut world, &mut operator, 30);
     assert_eq!(pods_of(&world, "n1").len(), 2);
 }
+
+#[test]
+fn a_deployment_that_somebody_changed_is_repaired_though_its_node_waits_for_what_is_only_made_in_place() {
+    let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(Marks::Both) }, 2);
+    world.audit.disturbed.insert("n0".to_owned());
+    world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.node == "n0").unwrap().ready_at = i64::MAX);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    world.run_until(&mut operator, 60, |world| !world.cluster.ledger().unwrap().grants.is_empty()).unwrap();
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| {
+            env(&mut resource.spec.template);
+            resource.generation += 1;
+        });
+    });
+    seconds(&mut world, &mut operator, 30);
+    world.change(|cluster| {
+        cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "app:7".into());
+        cluster.edit_wish(|wish| wish.image = 1);
+    });
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+}

@@ -640,6 +640,7 @@ fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another(
     snapshot.refusals = [(NodeObject::PullPod, refused_pods.into())].into();
     let plan = planner::decide(&snapshot);
     assert_eq!(begun(&plan), []);
+    assert!(plan.recheck_at.is_some_and(|at| at <= snapshot.now + 5), "{:?}", plan.recheck_at);
     let blocked = plan.status.blocked.unwrap();
     assert!(blocked.message.contains("exceeded quota"), "{blocked:?}");
     world.run_until(&mut operator, 300, World::is_converged).unwrap();
