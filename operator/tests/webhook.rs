@@ -310,6 +310,6 @@ async fn a_request_that_does_not_come_to_its_end_gives_its_connection_back() {
     stream.write_all(format!("POST {POD_PATH} HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 1000000\r\n\r\nx").as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     // Until the end of the connection; whether it says goodbye in TLS is of no interest.
-    let _ = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("it ends");
+    let _ = tokio::time::timeout(Duration::from_mins(1), stream.read_to_end(&mut answer)).await.expect("it ends");
     assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
 }
