@@ -116,7 +116,8 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
     Ok(if report.held { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// How long the webhook answers on after the signal to stop: so long API servers may still be sent to this pod.
+/// How long the webhook answers on after the signal to stop: so long API servers may still be sent to this pod. As long at most is waited
+/// for those who read metrics.
 const LINGERS: Duration = Duration::from_secs(3);
 
 async fn start(run: Run) -> anyhow::Result<()> {
@@ -141,7 +142,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
     tokio::spawn(config_map.follow());
     let webhook_stop = CancellationToken::new();
     let webhook = serve_webhook(&run, &client, (&observer, &gates), &metrics, &webhook_stop).await?;
-    let serves_webhook = webhook.is_some();
+    let lingers = webhook.is_some().then(|| tokio::spawn(linger(stop.clone(), webhook_stop)));
     let node_gates = node_gates::EngineOptions {
         client: client.clone(),
         observer: Arc::clone(&observer),
@@ -178,20 +179,26 @@ async fn start(run: Run) -> anyhow::Result<()> {
     };
     stop.cancel();
     // The server ends with `stop`; its own failure was already seen by whoever probed it.
-    let _ = server.await;
+    let _ = tokio::time::timeout(LINGERS, server).await;
     match outcome {
         LeadershipEnd::Stopped => {
             // Until nobody is sent here any more. The lease is given back, and another replica acts.
-            if serves_webhook {
-                tokio::time::sleep(LINGERS).await;
+            if let Some(lingers) = lingers {
+                let _ = lingers.await;
             }
-            webhook_stop.cancel();
             Ok(())
         }
         LeadershipEnd::LeaseLost => {
             anyhow::bail!("the lease went to another replica or could not be renewed; ending, so that nothing is written without it")
         }
     }
+}
+
+/// Stops the webhook a while after everything else.
+async fn linger(stop: CancellationToken, webhook_stop: CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(LINGERS).await;
+    webhook_stop.cancel();
 }
 
 /// Serves the webhook, if it is asked for, whether this replica leads or not.

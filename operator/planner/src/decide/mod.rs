@@ -312,9 +312,9 @@ impl<'a> Pass<'a> {
                     self.slots.give_back(managed);
                 }
                 self.ledger.grants.remove(managed.name);
-                // A node that has left is as good as one that was finished, where nothing but such nodes is under way.
+                // A node that has left is as good as one that was finished, where nothing but nodes that leave is under way.
                 let rolls_out = self.valid_targets().is_some_and(|targets| targets.proven.is_empty())
-                    || self.ledger.grants.values().any(|other| other.kind == GrantReason::Update);
+                    || self.ledger.grants.values().any(|other| !matches!(other.kind, GrantReason::Remove | GrantReason::Drain));
                 if let Some(rollout) = self.ledger.rollout_state.as_mut().filter(|_| !managed.chosen && !rolls_out) {
                     rollout.idle = 0;
                 }

@@ -147,8 +147,9 @@ pub fn fit(view: &FitView) -> Fit {
     if view.updated {
         let taken_away = matches!(view.kind, GrantReason::Remove | GrantReason::Drain);
         // A way back has changed no pods, and while paused none are: they become ready by themselves, or after the pause. Where there are
-        // none, the node gets some also while paused.
-        let waits = view.kind == GrantReason::Abort && view.stops.paused && !view.empty;
+        // none, the node gets some of what it runs also while paused.
+        let stays = !view.empty || view.need == Some(GrantReason::Update);
+        let waits = view.kind == GrantReason::Abort && view.stops.paused && stays;
         let settled = waits || !taken_away && (view.need.is_none() || view.given_up) && (view.kind == GrantReason::Abort || view.current);
         let degrading_to_detach = view.phase == Some(Phase::Degrading) && view.detaches;
         return if settled && !degrading_to_detach { Fit::Fits } else { Fit::Take(view.need.unwrap_or(GrantReason::Repair)) };

@@ -161,9 +161,9 @@ pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[Ma
     (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
 }
 
-/// Failures of Nodes that are not there any more.
+/// Failures of Nodes that are not there any more, but for those that a person let pass.
 pub fn gone(rollout: &RolloutState) -> impl Iterator<Item = &GoneFailure> {
-    rollout.failed_nodes.values().filter(|gone| !rollout.failed.contains_key(&gone.node))
+    rollout.failed_nodes.values().filter(|gone| counts(&gone.reason) && !rollout.failed.contains_key(&gone.node))
 }
 
 /// The most failures of Nodes that are remembered.
@@ -171,14 +171,16 @@ const REMEMBERED: usize = 100;
 
 /// Notes that the revision failed on a node: by its name, and where the revision may be why by the UID of its Node, which outlives it.
 pub fn note(rollout: &mut RolloutState, managed: &ManagedNode<'_>, failure: Failure) {
-    let condemns = condemns(&failure);
-    if let Some(node) = managed.node.filter(|_| condemns && rollout.failed_nodes.len() < REMEMBERED) {
+    // Who frees its slot lets pass what failed there before. By its UID another machine of the same name is known for one.
+    let released = failure.reason == RELEASED;
+    if let Some(node) = managed.node.filter(|_| (released || condemns(&failure)) && rollout.failed_nodes.len() < REMEMBERED) {
         let gone = GoneFailure { node: managed.name.to_owned(), at: failure.at, reason: failure.reason.clone() };
-        rollout.failed_nodes.entry(node.uid.clone()).or_insert(gone);
+        let known = rollout.failed_nodes.entry(node.uid.clone()).or_insert(gone);
+        if released {
+            known.reason.clone_from(&failure.reason);
+        }
     }
-    // Who frees its slot lets pass what failed there before.
-    if failure.reason == RELEASED {
-        rollout.failed_nodes.retain(|_, gone| gone.node != managed.name);
+    if released {
         rollout.failed.insert(managed.name.to_owned(), failure);
     } else {
         rollout.failed.entry(managed.name.to_owned()).or_insert(failure);

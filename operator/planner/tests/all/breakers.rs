@@ -1,7 +1,7 @@
 //! A kubelet that refuses a node's pods: what is said of the node, when it is tried again, and how many pods are made.
 
 use crate::{
-    rollout_state::{annotate, at_rest, condition, edit, seconds},
+    rollout_state::{annotate, at_rest, condition, edit, on, seconds},
     world::{
         World,
         audit::token,
@@ -311,4 +311,15 @@ fn a_node_that_its_breaker_has_emptied_gets_pods_also_while_paused() {
     world.change(|cluster| cluster.refusing.clear());
     let deployment = format!("edge-{node}");
     world.run_until(&mut operator, 1200, |world| world.cluster.deployments[&deployment]["spec"]["replicas"] == 2).unwrap();
+}
+
+#[test]
+fn a_node_that_its_breaker_has_emptied_gets_no_other_revision_while_paused() {
+    let (mut world, mut operator, _) = retried_while_open();
+    edit(&mut world, |wish| (wish.paused, wish.image) = (true, 3));
+    world.change(|cluster| cluster.refusing.clear());
+    seconds(&mut world, &mut operator, 300);
+    assert_eq!(on(&world, 3), 0);
+    edit(&mut world, |wish| wish.paused = false);
+    world.run_until(&mut operator, 1200, World::is_converged).unwrap();
 }

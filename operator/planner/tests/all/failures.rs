@@ -526,3 +526,16 @@ fn nodes_that_leave_one_after_the_other_beside_a_drained_one_are_not_late() {
         assert_ne!(condition(&plan, "Stalled"), Some(("True", "ProgressDeadlineExceeded")));
     }
 }
+
+#[test]
+fn a_machine_that_takes_the_name_of_one_whose_slot_was_freed_is_updated() {
+    let (mut world, mut operator, node) = halted_and_released();
+    seconds(&mut world, &mut operator, 1);
+    world.change(|cluster| {
+        cluster.leave(&node);
+        cluster.join(&node);
+    });
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+    assert_eq!(on(&world, 2), 4);
+    assert_eq!(failed(&world), Vec::<String>::new());
+}
