@@ -83,6 +83,9 @@ pub struct Snapshot {
     pub node_readiness: Option<NodeReadinessGateStatus>,
 }
 
+/// Seconds after which it is looked again whether what was refused may be tried again.
+pub(crate) const REFUSED_AGAIN: i64 = 5;
+
 /// That the API server refused a `DaemonSet` of health checkers of this spec, and has taken none since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckersRefusal {

@@ -32,7 +32,7 @@ use crate::{
         slots::{SlotPool, Wants},
         template_check,
     },
-    snapshot::Snapshot,
+    snapshot::{REFUSED_AGAIN, Snapshot},
     spec::{ResolvedSpec, SpecProblem, node_rights},
     status::{self, blocked},
 };
@@ -198,15 +198,14 @@ impl<'a> Pass<'a> {
             if let Some(grant) = managed.grant {
                 // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
                 let may_begin = managed.is_updated() || !self.blockers.stops.stops(grant.kind);
-                if retried.contains(managed.name)
-                    && let Some(given_up) = self.ledger.grants.get_mut(managed.name)
-                {
-                    // It has its turn again, from the next pass on.
-                    given_up.refused = None;
-                }
-                if retried.contains(managed.name) && managed.phase() != Some(Phase::Closed) && may_begin {
+                let is_retried = retried.contains(managed.name);
+                if is_retried && managed.phase() != Some(Phase::Closed) && may_begin {
                     self.retarget(managed, again(managed, grant, self.snapshot.now));
                 } else {
+                    if let Some(given_up) = self.ledger.grants.get_mut(managed.name).filter(|_| is_retried) {
+                        // It has its turn again, from the next pass on.
+                        given_up.refused = None;
+                    }
                     self.advance(managed, graces.get(managed.name).cloned().flatten());
                 }
             }
@@ -228,7 +227,7 @@ impl<'a> Pass<'a> {
             let over = pre_pull::over(self.snapshot, managed_nodes);
             self.plan.actions.extend(over);
             if self.snapshot.refusals.contains_key(&NodeObject::PullPod) {
-                self.plan.recheck(self.snapshot.now.saturating_add(5));
+                self.plan.recheck(self.snapshot.now.saturating_add(REFUSED_AGAIN));
             }
             if let Some(at) = pre_pull::again_at(self.snapshot) {
                 self.plan.recheck(at);

@@ -10,6 +10,7 @@ use crate::{
     },
     reason::{self, NodeObject, Reason},
     rollout::proof,
+    snapshot::REFUSED_AGAIN,
     spec::ResolvedSpec,
 };
 use crds::{
@@ -47,7 +48,7 @@ impl Pass<'_> {
     /// Why this object of the node is not written now: it would be refused again. It is tried again after a while, or when the spec changes.
     pub(super) fn refused(&mut self, managed: &ManagedNode<'_>, object: NodeObject) -> Option<Reason> {
         let message = self.snapshot.refusal(managed.name, object)?.clone();
-        self.plan.recheck(self.snapshot.now.saturating_add(5));
+        self.plan.recheck(self.snapshot.now.saturating_add(REFUSED_AGAIN));
         Some(Reason::Refused { object, message })
     }
 

@@ -110,9 +110,7 @@ pub fn decide(
             unknown.insert((key, effect));
         }
     }
-    let has_gate = |key: &str, effect: &str| {
-        judged.iter().map(|one| &one.gate.spec.taint).any(|taint| (taint.key.as_str(), taint.effect.as_str()) == (key, effect))
-    };
+    let has_gate = |key: &str, effect: &str| judged.iter().any(|one| one.gate.has_taint(key, effect));
     unknown
         .retain(|(key, effect)| !gone.contains(&(key.clone(), effect.clone())) && !has_gate(key, effect) && has_taint(node, key, effect));
     plan.unknown = unknown;

@@ -4,7 +4,7 @@ use crate::{
     facts::{DaemonSetFacts, NodeFacts, Resource, scheduling::daemon_set_runs},
     objects::render,
     plan::{Action, Plan, Supporting},
-    snapshot::Snapshot,
+    snapshot::{REFUSED_AGAIN, Snapshot},
     spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
@@ -20,9 +20,6 @@ const KEY: &str = "/run/hand-over/key";
 /// Environment variables, not arguments: an older image, which the resource may name, knows neither and ignores them.
 const KEY_VARIABLE: &str = "HAND_OVER_KEY";
 const UNPROVED_VARIABLE: &str = "TAKE_UNPROVED";
-
-/// How often it is looked whether what was refused may be tried again.
-const TRY_AGAIN: i64 = 5;
 
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
 const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
@@ -152,7 +149,7 @@ fn hold_refused(snapshot: &Snapshot, plan: &mut Plan) {
     plan.checkers_refused = Some(refusal.message.clone());
     if refusal.waits {
         plan.actions.retain(|action| !is_written(action));
-        plan.recheck(snapshot.now.saturating_add(TRY_AGAIN));
+        plan.recheck(snapshot.now.saturating_add(REFUSED_AGAIN));
     }
 }
 

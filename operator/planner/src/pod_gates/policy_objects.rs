@@ -44,8 +44,7 @@ pub enum Means {
 
 /// How pods of a gate that asks for it get the readiness gate.
 pub fn means(gate: &Gate, offers: Offers<'_>) -> Means {
-    let wanted = gate.spec.admission.as_ref().map_or(InjectOnCreate::None, |admission| admission.on_create);
-    match (wanted, offers) {
+    match (gate.on_create(), offers) {
         (InjectOnCreate::Auto | InjectOnCreate::Policy, Offers { policies: true, .. }) => Means::Policy,
         // The operator's own pods must start without it.
         (InjectOnCreate::Auto | InjectOnCreate::Webhook, Offers { webhook: Some(own), .. }) if own == gate.namespace => Means::Missing(

@@ -65,8 +65,7 @@ pub fn review(body: &[u8], gates: impl FnOnce(&str) -> Vec<Arc<Gate>>) -> Option
 
 /// Whether a webhook may act for the gate.
 pub fn is_for_webhook(gate: &Gate) -> bool {
-    let wanted = gate.spec.admission.as_ref().map_or(InjectOnCreate::None, |admission| admission.on_create);
-    matches!(wanted, InjectOnCreate::Auto | InjectOnCreate::Webhook) && gate.injects()
+    matches!(gate.on_create(), InjectOnCreate::Auto | InjectOnCreate::Webhook) && gate.injects()
 }
 
 /// Operations of a JSON Patch: each condition once that a gate asks for and that the pod does not list yet, by the same rule as

@@ -6,7 +6,7 @@ use crate::{
 };
 use crds::{
     PodReadinessGateSpec, UnixSeconds,
-    pod_readiness_gate::{HttpSource, ManualSource},
+    pod_readiness_gate::{HttpSource, InjectOnCreate, ManualSource},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -180,6 +180,11 @@ impl Gate {
     /// Key of the gate: namespace and name.
     pub fn key(&self) -> Key {
         (self.namespace.clone(), self.name.clone())
+    }
+
+    /// By which way it asks that selected pods list its condition.
+    pub fn on_create(&self) -> InjectOnCreate {
+        self.spec.admission.as_ref().map_or(InjectOnCreate::None, |admission| admission.on_create)
     }
 
     /// It asks that selected pods list its condition. One without labels to select by would be for every pod.

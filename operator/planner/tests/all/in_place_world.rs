@@ -102,12 +102,7 @@ fn a_node_whose_pods_may_only_change_in_place_goes_back_once_when_they_cannot() 
         };
         world.run_until(&mut operator, 60, claimed).unwrap_or_else(|why| panic!("{marks:?} {why}"));
         let before = pods_of(&world, "n0");
-        world.change(|cluster| {
-            cluster.edit_resource(|resource| {
-                env(&mut resource.spec.template);
-                resource.generation += 1;
-            });
-        });
+        change_environment(&mut world);
         seconds(&mut world, &mut operator, 60);
         let ids = world.cluster.ledger().unwrap().next_id;
         let plan = seconds(&mut world, &mut operator, 60);
@@ -278,12 +273,7 @@ fn a_node_whose_pods_may_only_change_in_place_goes_back_once_also_while_a_pod_is
             label(&world.cluster.deployments["edge-n0"]).contains(".Claimed.")
         };
         world.run_until(&mut operator, 60, claimed).unwrap_or_else(|why| panic!("{marks:?} {why}"));
-        world.change(|cluster| {
-            cluster.edit_resource(|resource| {
-                env(&mut resource.spec.template);
-                resource.generation += 1;
-            });
-        });
+        change_environment(&mut world);
         seconds(&mut world, &mut operator, 60);
         let ids = world.cluster.ledger().unwrap().next_id;
         seconds(&mut world, &mut operator, 60);
@@ -294,20 +284,20 @@ fn a_node_whose_pods_may_only_change_in_place_goes_back_once_also_while_a_pod_is
     }
 }
 
-/// A change that cannot be made in place.
-fn env(template: &mut serde_json::Value) {
-    template["spec"]["containers"][0]["env"] = serde_json::json!([{"name": "VERSION", "value": "1"}]);
+/// Asks for a change that cannot be made in place.
+fn change_environment(world: &mut World) {
+    world.change(|cluster| {
+        cluster.edit_resource(|resource| {
+            resource.spec.template["spec"]["containers"][0]["env"] = serde_json::json!([{"name": "VERSION", "value": "1"}]);
+            resource.generation += 1;
+        });
+    });
 }
 
 #[test]
 fn a_node_that_has_no_pods_gets_those_of_a_change_that_is_only_made_in_place_elsewhere() {
     let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(Marks::Both) }, 3);
-    world.change(|cluster| {
-        cluster.edit_resource(|resource| {
-            env(&mut resource.spec.template);
-            resource.generation += 1;
-        });
-    });
+    change_environment(&mut world);
     let taint = |taints: serde_json::Value| move |node: &mut serde_json::Value| node["spec"]["taints"] = taints;
     let drained = serde_json::json!([{"key": crds::names::KARPENTER_TAINT, "effect": "NoSchedule"}]);
     world.change(|cluster| cluster.edit_node("n1", taint(drained)));
@@ -325,12 +315,7 @@ fn a_deployment_that_somebody_changed_is_repaired_though_its_node_waits_for_what
     world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.node == "n0").unwrap().ready_at = i64::MAX);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world.run_until(&mut operator, 60, |world| !world.cluster.ledger().unwrap().grants.is_empty()).unwrap();
-    world.change(|cluster| {
-        cluster.edit_resource(|resource| {
-            env(&mut resource.spec.template);
-            resource.generation += 1;
-        });
-    });
+    change_environment(&mut world);
     seconds(&mut world, &mut operator, 30);
     world.change(|cluster| {
         cluster.edit_deployment("edge-n0", |deployment| deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "app:7".into());
