@@ -32,7 +32,7 @@ use crate::{
     scenarios::{
         crashes::{self, Mode, expected, load_balancer, two_nodes, while_crashing},
         fleet,
-        rivals::{slow_view, slow_writes},
+        two_operators::{slow_view, slow_writes},
     },
 };
 

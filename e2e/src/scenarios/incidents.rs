@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::{
-    course::held,
+    budgets::ledgers,
+    canaries::held,
     health::ask,
     outages::{is_lost, roll_slowly_to, shows},
-    room::ledgers,
 };
 use crate::{
     auditor::{Expectations, Kind, Observation},

@@ -20,7 +20,7 @@ use crate::{
     eventually::eventually,
     scenario::Scenario,
     scenarios::{
-        course::{held, recorded},
+        canaries::{held, recorded},
         crashes::{load_balancer, two_nodes},
     },
 };

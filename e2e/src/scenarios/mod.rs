@@ -4,11 +4,12 @@
 
 mod absences;
 pub mod bad_input;
+mod budgets;
+mod canaries;
 mod changes;
 mod chart;
 mod clock;
 mod compatibility;
-mod course;
 mod crashes;
 mod deletion;
 mod detachers;
@@ -38,14 +39,13 @@ mod plugin;
 mod pod_gates;
 mod process_pods;
 mod proof;
-mod rivals;
 mod rollout;
-mod room;
 mod serving;
 mod sharing;
 mod tampering;
 mod tenants;
 mod tutorial;
+mod two_operators;
 mod unattended;
 mod upgrade;
 mod windows;
@@ -76,13 +76,13 @@ pub const ALL: &[Scenario] = &[
     serving::A_PLAIN_DEPLOYMENT,
     rollout::THREE_ROLLOUTS,
     rollout::LABELLED,
-    room::ROOM,
-    course::CANARY,
-    course::RESTARTS,
-    course::ROLLED_BACK,
-    course::FALLEN,
-    course::DRAINED,
-    course::FAILED_NODES,
+    budgets::BUDGETS,
+    canaries::CANARY,
+    canaries::RESTARTS,
+    canaries::ROLLED_BACK,
+    canaries::FALLEN,
+    canaries::DRAINED,
+    canaries::FAILED_NODES,
     proof::CRASHES,
     proof::FLAPS,
     proof::MACHINE_DIES,
@@ -161,10 +161,10 @@ pub const ALL: &[Scenario] = &[
     faults::EVERY_ANSWER,
     faults::EVERY_MODE,
     faults::CUT_OFF,
-    rivals::TWO_AT_ONCE,
-    rivals::LEADERS,
-    rivals::STOPPED,
-    rivals::OLD_LIST,
+    two_operators::TWO_AT_ONCE,
+    two_operators::LEADERS,
+    two_operators::STOPPED,
+    two_operators::OLD_LIST,
     unattended::KILLED,
     unattended::RIVALS,
     migration::FROM_A_DAEMON_SET,
@@ -185,7 +185,7 @@ pub const ALL: &[Scenario] = &[
     operations::COMMANDS,
     node_gates::admission::POLICIES,
     node_gates::admission::WEBHOOK,
-    node_gates::once::ONCE,
+    node_gates::one_pass::ONE_PASS,
     node_gates::originals::CONFIG_MAP,
     node_gates::startup::STARTUP,
     node_gates::life::LIFE,
@@ -227,7 +227,7 @@ pub const GROUPS: &[Group] = &[
             node_gates::admission::WEBHOOK,
         ],
     },
-    Group { name: "course", scenarios: &[course::CANARY, course::ROLLED_BACK, room::ROOM] },
+    Group { name: "canaries", scenarios: &[canaries::CANARY, canaries::ROLLED_BACK, budgets::BUDGETS] },
     Group {
         name: "traffic",
         scenarios: &[

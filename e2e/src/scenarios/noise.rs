@@ -21,8 +21,8 @@ use crate::{
     load::{LoadOptions, Traffic},
     scenario::{LONGEST, Scenario},
     scenarios::{
+        canaries::held,
         changes::UNANNOUNCED,
-        course::held,
         outages::CUT_OFF,
         proof::{self, Bounds, DEFAULTS, FAILS, ONE_NODE, crashes_after, fails, is_ready, reached, serve},
     },

@@ -24,7 +24,7 @@ use crate::{
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::{course::held, membership::nothing_of_ours_is_on, room::ledgers},
+    scenarios::{budgets::ledgers, canaries::held, membership::nothing_of_ours_is_on},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);

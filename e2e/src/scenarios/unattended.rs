@@ -19,7 +19,7 @@ use crate::{
     scenario::Scenario,
     scenarios::{
         crashes::{self, all_served, is_quiet, light_traffic, serve_on, while_crashing},
-        rivals::{Rule, slow_view, slow_writes, watches},
+        two_operators::{Rule, slow_view, slow_writes, watches},
     },
 };
 

@@ -13,7 +13,7 @@ use crate::{
     cluster::product::{self, GRACE, four_nodes, rolling_update},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::course::held,
+    scenarios::canaries::held,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

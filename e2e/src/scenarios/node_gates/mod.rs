@@ -5,7 +5,7 @@
 pub mod admission;
 mod budget;
 pub mod life;
-pub mod once;
+pub mod one_pass;
 pub mod originals;
 pub mod races;
 pub mod startup;

@@ -1,4 +1,4 @@
-//! The course of a rollout: canaries, windows, partitions, failures and the ways back, nodes that are taken away.
+//! Canaries, windows, partitions, failures and the ways back, nodes that are taken away.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use crate::{
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::room::ledgers,
+    scenarios::budgets::ledgers,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];

@@ -29,7 +29,7 @@ const WHILE: Duration = Duration::from_secs(3);
 const KEYS: [(&str, &str); 3] = [("replicas", "example.com/replicas"), ("agent", "example.com/agent"), ("disks", "example.com/disks")];
 
 /// The pass.
-pub const ONCE: Scenario = Scenario {
+pub const ONE_PASS: Scenario = Scenario {
     name: "one_pass_asks_for_replicas_daemon_sets_and_csi_drivers_as_the_operator_does_that_stays",
     options: || Options::with_nodes(1).with_infra(),
     expected: || Expectations::budget(1),

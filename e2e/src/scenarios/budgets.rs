@@ -1,4 +1,4 @@
-//! Where a rollout has room: zones with budgets of their own, one zone at a time, nodes that must stay available, nodes that
+//! Budgets: zones with budgets of their own, one zone at a time, nodes that must stay available, nodes that
 //! a person leaves out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ const ZONES: [(&str, &str); 4] = [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", 
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
 
 /// Four nodes in two zones, under load.
-pub const ROOM: Scenario = Scenario {
+pub const BUDGETS: Scenario = Scenario {
     name: "zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays",
     options: || {
         let nodes = ZONES.map(|(name, zone)| NodeSpec::new(name).label("ingress", "true").zone(zone));
