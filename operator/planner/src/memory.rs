@@ -57,9 +57,10 @@ pub struct Sights {
     pub(crate) lost: BTreeMap<String, Loss>,
     /// Boot IDs, by node, while there is a revision to prove.
     pub(crate) boots: BTreeMap<String, String>,
-    /// UIDs of Nodes that went unannounced at the last look, soon after their update, and none without the revision beside them.
+    /// UIDs of Nodes that went unannounced, soon after their update, and none without the revision beside them: at the last look, or before
+    /// and the ledger still says that they have a place.
     pub(crate) gone: BTreeSet<String>,
-    /// Those that went for a reason that is none of the revision.
+    /// UIDs of Nodes whose going says nothing of the revision.
     pub(crate) excused: BTreeSet<String>,
     /// Stands for the runs of all containers of the revision.
     pub(crate) runs: u64,
@@ -109,6 +110,8 @@ pub(crate) struct Sight {
     pub(crate) last: &'static str,
     pub(crate) runs: u64,
     pub(crate) pods: BTreeMap<String, PodSight>,
+    /// Falls of pods that went and have no successors yet, the most last.
+    pub(crate) left: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,6 +119,8 @@ pub(crate) struct Sight {
 pub(crate) struct PodSight {
     pub(crate) runs: u64,
     pub(crate) ready: bool,
+    /// It was ready once.
+    pub(crate) served: bool,
     pub(crate) ended: bool,
     /// Seconds of the time without readiness that is not over.
     pub(crate) unready: i64,

@@ -520,8 +520,13 @@ impl<'a> Pass<'a> {
                 managed.refusal().unwrap_or_else(|| Reason::PodsNotReady { ready, wanted, trouble: managed.trouble() })
             };
             self.hold_attached(managed, settings, NodePhase::Unavailable, by_others.unwrap_or_else(unready));
-            let suspect = self.suspicion(managed, settings, false);
-            self.plan.node_states.entry(managed.name.to_owned()).and_modify(|state| state.suspect = suspect);
+        }
+        for managed in managed_nodes.iter().filter(|managed| managed.chosen) {
+            let suspect = self.suspicion(managed, settings, !managed.is_unavailable());
+            if let Some(state) = self.plan.node_states.get_mut(managed.name).filter(|state| !matches!(state.reason, Reason::Suspect { .. }))
+            {
+                state.suspect = suspect;
+            }
         }
     }
 

@@ -34,15 +34,17 @@ impl Pass<'_> {
     pub(super) fn judge(&mut self, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<String> {
         let Ok(targets) = self.targets else { return BTreeSet::new() };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, managed_nodes);
-        let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, managed_nodes);
         // What was rolled back is tried again, and nothing else runs instead any more.
         let failed_before = self.ledger.rolled_back.as_ref().is_some_and(|rolled_back| rolled_back.from == targets.newest);
         let tried_again = failed_before && targets.origin == RevisionOrigin::Spec;
         let everywhere =
             tried_again || targets.rollout_state(&self.ledger).is_some_and(|rollout| self.snapshot.resource.is_retried(rollout));
-        for managed in managed_nodes.iter().filter(|managed| everywhere || retried.contains(managed.name)) {
-            sights.forgive(managed.name);
+        // Before anything is concluded from what was seen.
+        if everywhere {
+            managed_nodes.iter().for_each(|managed| sights.forgive(managed.name));
         }
+        let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, managed_nodes);
+        retried.iter().for_each(|node| sights.forgive(node));
         let now = self.snapshot.now;
         let running = managed_nodes
             .iter()

@@ -205,10 +205,23 @@ impl Sights {
         }
         let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
         let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
+        // What nobody saw run the revision says nothing of it: the Node went before its pods changed, or while no operator looked.
+        let reached: BTreeMap<_, _> = targets.rollout_state(ledger).into_iter().flat_map(|rollout| &rollout.reached).collect();
+        for (node, uid) in &reached {
+            let ran = |sight: &Sight| sight.node_uid == **uid && sight.revision == targets.effective.revision;
+            if self.revision == targets.effective.revision && self.gone.contains(*uid) {
+                // Not in the ledger yet.
+                gone.insert((*uid).clone());
+            } else if !self.nodes.get(*node).is_some_and(ran) {
+                excused.insert((*uid).clone());
+            }
+        }
         for (node, sight) in went {
             if sight.announced || common_trouble || !company.is_none(node, 0) {
                 excused.insert(sight.node_uid.clone());
-            } else if sight.revision == targets.effective.revision && sight.is_recent(clocks) {
+            } else if sight.revision == targets.effective.revision
+                && (sight.is_recent(clocks) || reached.get(node) == Some(&&sight.node_uid))
+            {
                 gone.insert(sight.node_uid.clone());
             }
         }
@@ -450,9 +463,9 @@ impl Sight {
         }
     }
 
-    /// Falls of the pod that fell most often.
+    /// Falls of the pod that fell most often; those of a pod that went are its successor's.
     fn falls(&self) -> u32 {
-        let worst = self.pods.values().map(|pod| pod.falls).max().unwrap_or(0);
+        let worst = self.pods.values().map(|pod| pod.falls).chain(self.left.iter().copied()).max().unwrap_or(0);
         self.recorded.saturating_add(worst).saturating_add(self.evictions).saturating_add(self.losses)
     }
 
@@ -463,6 +476,7 @@ impl Sight {
 
     fn forget(&mut self) {
         (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
+        self.left.clear();
         self.pods.values_mut().for_each(|pod| pod.falls = 0);
     }
 
@@ -505,8 +519,9 @@ impl Sight {
             // What is not whole at the moment of its attach has not broken since.
             self.suspect |= clocks.suspects() && (went_on || fresh || self.suspect);
         } else if went_on && !was_broken {
-            // Without pods it has not served.
-            self.unbroken = self.unbroken.saturating_add(if managed.is_empty() { 0 } else { watched });
+            // Without pods it has not served, nor has it while somebody else keeps it out of service.
+            let serves = !managed.is_empty() && managed.taken_out().is_none();
+            self.unbroken = self.unbroken.saturating_add(if serves { watched } else { 0 });
         } else if !fresh {
             self.unbroken = 0;
         }
@@ -538,12 +553,21 @@ impl Sight {
         // Of falls at the same look the last by name is named, in whatever order pods are seen.
         let mut pods: Vec<_> = managed.pods.iter().collect();
         pods.sort_by_key(|pod| &pod.name);
+        let goes = |name: &String| pods.iter().find(|pod| pod.name == *name).is_none_or(|pod| pod.terminating);
+        self.left.extend(before.iter().filter(|(name, pod)| pod.falls > 0 && goes(name)).map(|(_, pod)| pod.falls));
+        self.left.sort_unstable();
         for pod in pods {
             let known = before.get(&pod.name);
-            let (next, fall) = look_at_pod(known, pod, watched, judged && !excused);
+            let (mut next, fall) = look_at_pod(known, pod, watched, judged && !excused);
+            if pod.terminating {
+                next.falls = 0;
+            } else if known.is_none() {
+                next.falls = self.left.pop().unwrap_or(0);
+            }
             broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
-            // One that was refused at admission has not filled the disk.
-            if pod.evicted && known.is_some_and(|known| !known.ended && known.ready) && judged && !excused {
+            // One that was refused at admission has not filled the disk. A kubelet says so only when the containers have ended, and until
+            // then that the pod is not ready: that is the same fall.
+            if pod.evicted && known.is_some_and(|known| !known.ended && known.served && !known.fell) && judged && !excused {
                 self.evictions = self.evictions.saturating_add(1);
                 self.last = EVICTED;
             }
@@ -585,13 +609,13 @@ fn ran_anew(known: &PodSight, pod: &PodFacts) -> bool {
 fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: bool) -> (PodSight, Option<&'static str>) {
     // What has run once is compared with its next run, however long that takes to begin.
     let runs = if pod.runs == 0 { known.map_or(0, |known| known.runs) } else { pod.runs };
-    let mut next = PodSight { runs, ready: pod.ready, ended: pod.ended, ..PodSight::default() };
+    let mut next = PodSight { runs, ready: pod.ready, served: pod.ready, ended: pod.ended, ..PodSight::default() };
     let Some(known) = known else {
         // What has never been ready has not ceased to be.
         next.excused = true;
         return (next, None);
     };
-    next.falls = known.falls;
+    (next.falls, next.served) = (known.falls, known.served || pod.ready);
     next.restarted = known.restarted.map(|since| since.saturating_add(watched));
     // Who waits for somebody else's condition, or is on its way out, has not fallen.
     let excused = pod.ended || pod.terminating || pod.unmet.is_some() || !judged;

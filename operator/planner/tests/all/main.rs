@@ -35,6 +35,7 @@ mod scenarios;
 mod schedule;
 mod slots;
 mod step;
+mod verdicts;
 mod world;
 
 use std::{collections::BTreeSet, fs, path::Path};

@@ -18,7 +18,7 @@ use world::{
 };
 
 /// Seconds that these tests ask for.
-const PROVEN: i64 = 60;
+pub const PROVEN: i64 = 60;
 
 /// A cluster at rest in which every node runs image 1, and which proves what comes next.
 pub fn proving(rollout: &Value, nodes: usize, budget: i32) -> (World, Operator) {
