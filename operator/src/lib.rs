@@ -3,6 +3,7 @@
 
 pub mod args;
 mod backoff;
+mod callers;
 pub mod client;
 pub mod compat;
 pub mod deployed;

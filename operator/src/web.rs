@@ -1,6 +1,6 @@
 //! `/livez`, `/readyz`, `/metrics`.
 
-use crate::{metrics::Metrics, watch::Observer};
+use crate::{callers, metrics::Metrics, watch::Observer};
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use std::{net::SocketAddr, sync::Arc};
@@ -23,14 +23,14 @@ pub async fn listen(address: SocketAddr, option: &str) -> anyhow::Result<TcpList
     .with_context(|| format!("cannot listen on {address}: choose another address with {option}"))
 }
 
-/// Serves until `stop`.
-pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, observer: Arc<Observer>, stop: CancellationToken) -> anyhow::Result<()> {
+/// Serves until `stop`, and whoever has asked by then.
+pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, observer: Arc<Observer>, stop: CancellationToken) {
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(|State(shared): State<WebState>| async move { shared.metrics.scrape() }))
         .with_state(WebState { metrics, observer });
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await.context("web server")
+    callers::accept(listener, stop.clone(), |stream| callers::http(stream, router.clone(), stop.clone())).await;
 }
 
 /// Ready when every watch has listed once: a standby with a warm view is ready, too. Rights that are missing are told in either case.

@@ -1,9 +1,7 @@
 //! The listener: TLS with whatever certificate there is at each handshake, then HTTP/1.1.
-//!
-//! `virtual-kubelet` has one like it for the kubelet's API, with clients' certificates, upgrades and keepalives. It is a library of its
-//! own that knows nothing of this product, and a package for both would be one more to publish for forty lines.
 
 use super::certificates::Certificates;
+use crate::callers::{self, PATIENCE};
 use anyhow::Result;
 use axum::{
     Router,
@@ -12,32 +10,19 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
 use parking_lot::RwLock;
 use rustls::{
     ServerConfig,
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-
-/// Most connections at a time: an API server keeps a few.
-const CONNECTIONS: usize = 256;
-/// How long a client may take for the handshake, for the head of each request, and for all of it: an API server waits for two seconds.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// How long an accept that failed is followed by none: it fails for want of descriptors or memory, and nothing tells when there is some
-/// again.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The certificate of each next handshake. Without one, handshakes fail.
 #[derive(Clone, Debug, Default)]
@@ -68,57 +53,23 @@ pub fn tls(serving: Serving) -> Result<ServerConfig> {
     Ok(config)
 }
 
-/// Serves until `stop`; then connections are dropped.
+/// Serves until `stop`.
 pub async fn serve(listener: TcpListener, tls: ServerConfig, router: Router, stop: CancellationToken) {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let router = router.layer(middleware::from_fn(in_time));
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let place = tokio::select! {
-            () = stop.cancelled() => return,
-            place = Arc::clone(&places).acquire_owned() => place,
-        };
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the webhook");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
-        let (acceptor, router, stop) = (acceptor.clone(), router.clone(), stop.clone());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = connection(stream, acceptor, router) => {}
-            }
-            drop(place);
-        });
-    }
+    callers::accept(listener, stop.clone(), |stream| connection(stream, acceptor.clone(), router.clone(), stop.clone())).await;
 }
 
-/// Answers a request, unless it does not come in time.
+/// Answers a request, unless it does not come in time: an API server waits for two seconds.
 async fn in_time(request: Request, next: Next) -> Response {
     let answer = timeout(PATIENCE, next.run(request)).await;
     answer.unwrap_or_else(|_| (StatusCode::REQUEST_TIMEOUT, "the request took too long\n").into_response())
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
-    let stream = match timeout(PATIENCE, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake with the webhook failed"),
-        Err(_) => return,
-    };
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "a connection to the webhook ended early");
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, stop: CancellationToken) {
+    match timeout(PATIENCE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => callers::http(stream, router, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake with the webhook failed"),
+        Err(_) => {}
     }
 }

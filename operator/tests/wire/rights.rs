@@ -347,7 +347,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
         () = Box::pin(Arc::clone(&observer).follow(client.clone(), writer)) => {}
         () = Box::pin(node_gates::Engine::new(gates).run(stop.clone())) => {}
         () = Box::pin(pod_gates::Engine::new(pod_gates).run(stop)) => {}
-        _ = pages => {}
+        () = pages => {}
     }
 }
 
