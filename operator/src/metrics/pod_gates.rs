@@ -18,13 +18,16 @@ labels! {
     WebhookAnswer { answer: &'static str }
 }
 
+/// What a condition becomes: of false, of true, and of nothing.
+const TO: [&str; 3] = ["false", "true", "unset"];
+
 /// All of them.
 #[derive(Clone, Debug)]
 pub struct PodGateMetrics {
     /// Pods by gate and state.
     pub pods: Shown<Pods>,
     /// Changes of conditions.
-    pub transitions: Family<Became, Counter>,
+    transitions: Family<Became, Counter>,
     /// Patches that were sent.
     pub patches: Counter,
     /// Patches that had no effect.
@@ -50,6 +53,19 @@ impl PodGateMetrics {
         }
     }
 
+    /// The gate of this namespace and name is gone.
+    pub fn forget(&self, (namespace, name): &(String, String)) {
+        for to in TO {
+            self.transitions.remove(&Became { gate: format!("{namespace}/{name}"), to });
+        }
+    }
+
+    /// A gate changed a condition.
+    pub fn changed(&self, (namespace, name): &(String, String), to: Option<bool>) {
+        let to = TO[to.map_or(2, usize::from)];
+        self.transitions.get_or_create(&Became { gate: format!("{namespace}/{name}"), to }).inc();
+    }
+
     /// The webhook has answered.
     pub fn webhook_answered(&self, answered: PodAnswered) {
         let answer = match answered {
@@ -58,5 +74,29 @@ impl PodGateMetrics {
             PodAnswered::Undecodable => "undecodable",
         };
         self.webhook_answers.get_or_create(&WebhookAnswer { answer }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_of_a_gate_goes_with_it() {
+        let mut registry = Registry::default();
+        let metrics = PodGateMetrics::registered(&mut registry);
+        let counted = |registry: &Registry| {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+            text.lines().filter(|line| line.contains("gate=")).count()
+        };
+        let [one, other] = ["one", "other"].map(|name| ("web".to_owned(), name.to_owned()));
+        for to in [Some(true), Some(false), None] {
+            metrics.changed(&one, to);
+        }
+        metrics.changed(&other, None);
+        assert_eq!(counted(&registry), 4);
+        metrics.forget(&one);
+        assert_eq!(counted(&registry), 1);
     }
 }

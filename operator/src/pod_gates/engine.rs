@@ -13,7 +13,7 @@ use crate::{
         pod_state::{Changes, Followed, PodGateState},
         policy_sync,
     },
-    metrics::pod_gates::{Became, PodGateMetrics, Refused},
+    metrics::pod_gates::{PodGateMetrics, Refused},
     readable::Readable,
     watch::{Observer, SMALL_PAGE, WATCH_SECONDS, read_of_metadata},
     write::{self, Error},
@@ -198,6 +198,9 @@ impl Engine {
                 }
             }
             Ok(Event::InitDone) => {
+                for gone in self.known.objects.keys().filter(|key| !listing.contains_key(*key)) {
+                    self.metrics.forget(gone);
+                }
                 self.known.replace(std::mem::take(listing));
                 self.without_spec = std::mem::take(&mut self.thinned);
                 self.listed = true;
@@ -213,6 +216,7 @@ impl Engine {
             Ok(Event::Delete(gate)) => {
                 self.without_spec.remove(&key(&gate));
                 self.known.remove(&key(&gate));
+                self.metrics.forget(&key(&gate));
                 self.refresh_due = true;
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {
@@ -464,8 +468,11 @@ impl Engine {
                 self.recovered(&key);
                 for Transition { gate, to } in transitions {
                     tracing::info!(namespace = key.0, pod = key.1, gate, ?to, "condition changed");
-                    let to = to.map_or("unset", |to| if to { "true" } else { "false" });
-                    self.metrics.transitions.get_or_create(&Became { gate: format!("{}/{gate}", key.0), to }).inc();
+                    let gate = (key.0.clone(), gate);
+                    // One that is gone by now would be counted for ever.
+                    if self.known.objects.contains_key(&gate) {
+                        self.metrics.changed(&gate, to);
+                    }
                 }
                 let mut known = self.state.known();
                 let (_, pod) = facts::pod(*pod, &known.world.read_annotations(&key.0));
