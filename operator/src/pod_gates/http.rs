@@ -101,21 +101,38 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, String> {
     TcpStream::connect(addresses).await.map_err(|error| error.to_string())
 }
 
-/// Where clouds answer machines about themselves, credentials included, beside 169.254.169.254: Alibaba, Azure, Oracle, and Amazon by IPv6.
-const METADATA: [IpAddr; 4] = [
+/// Where clouds answer machines about themselves, credentials included, beside 169.254.169.254: Alibaba, Azure, Oracle, and by IPv6 Amazon
+/// (machines, and pods of EKS), Google, Oracle and Scaleway.
+const METADATA: [IpAddr; 8] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
+
+/// What a network translates to IPv4 (RFC 6052) is asked there.
+fn translated(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+            let [.., a, b, c, d] = address.octets();
+            Ipv4Addr::new(a, b, c, d).into()
+        }
+        other => other,
+    }
+}
 
 /// Who may make gates must not reach by them what answers only to the machine that the operator runs on, or to its link, as the
 /// metadata of a cloud does.
 fn may_be_asked(address: IpAddr) -> bool {
-    if METADATA.contains(&address.to_canonical()) {
+    let address = translated(address);
+    if METADATA.contains(&address) {
         return false;
     }
-    match address.to_canonical() {
+    match address {
         IpAddr::V4(address) => !(address.is_loopback() || address.is_link_local() || address.is_unspecified() || address.is_multicast()),
         IpAddr::V6(address) => {
             !(address.is_loopback() || address.is_unicast_link_local() || address.is_unspecified() || address.is_multicast())
@@ -136,6 +153,13 @@ mod tests {
             ("0.0.0.0", false),
             ("::1", false),
             ("fe80::1", false),
+            ("64:ff9b::169.254.169.254", false),
+            ("64:ff9b::7f00:1", false),
+            ("64:ff9b::8.8.8.8", true),
+            ("fd00:ec2::23", false),
+            ("fd20:ce::254", false),
+            ("fd00:c1::a9fe:a9fe", false),
+            ("fd00:42::42", false),
             ("100.100.100.200", false),
             ("168.63.129.16", false),
             ("::ffff:192.0.0.192", false),
