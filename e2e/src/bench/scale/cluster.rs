@@ -33,6 +33,8 @@ use crate::{
 
 /// Where the operator serves its metrics.
 const METRICS: &str = "127.0.0.1:9356";
+/// A variable: the path of another build of the operator, such as a former one, that is measured in its place.
+const OPERATOR: &str = "BED_BENCH_OPERATOR";
 /// How long things take that are no part of what is measured.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -69,7 +71,9 @@ impl Cluster {
 
     /// Starts the operator, as `deploy/` starts it; returns when that was.
     pub fn start_operator(&mut self) -> Result<Instant> {
-        let mut command = Command::new(images::workspace_binary("ingress-daemonset-operator")?);
+        let program =
+            std::env::var_os(OPERATOR).map_or_else(|| images::workspace_binary("ingress-daemonset-operator"), |path| Ok(path.into()))?;
+        let mut command = Command::new(program);
         command.args(["run", "--lease-namespace", operator::NAMESPACE, "--identity", "bench", "--listen-address", METRICS]);
         command.env("KUBECONFIG", &self.operator_kubeconfig);
         let begun = Instant::now();

@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_mins(30);
 /// From the last change until rest: controllers still clean up behind it.
 const CALM: Duration = Duration::from_secs(10);
 
+/// Of one restart it depends on luck when the API server has which watch ready.
+const RESTARTS: usize = 5;
+
 /// All of it, on a control plane of its own.
 pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut Findings) -> Result<()> {
     let nodes = settings.large_nodes;
@@ -55,14 +58,27 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     let figures = cluster.operator_figures()?;
     let (restarted, restarted_peak) = (figures.resident_mib()?, figures.peak_mib()?);
     findings.add("operator memory, after a restart", restarted, "MiB", Goal::AtMost(64.0), Some(("peak", restarted_peak)));
-    cluster.kill_operator().await?;
-    cluster.change(json!({ "template": resource::template(2) })).await?;
-    let before = by_program()?;
-    let begun = cluster.start_operator()?;
-    let first = first_grant(&mut cluster, begun).await?;
-    let used = used_since(&before)?;
-    say(&format!("restarted: nothing to do seen after {decided:.2} s, a changed template after {first:.2} s; {restarted:.1} MiB"));
-    findings.add("operator restart → first correct decision", first, "s", Goal::AtMost(5.0), Some(("nothing to do", decided)));
+    say(&format!("restarted: nothing to do seen after {decided:.2} s; {restarted:.1} MiB"));
+    let mut firsts = Vec::new();
+    let mut used = BTreeMap::new();
+    for round in 1..=RESTARTS {
+        cluster.kill_operator().await?;
+        cluster.change(json!({ "template": resource::template(2) })).await?;
+        let before = by_program()?;
+        let begun = cluster.start_operator()?;
+        let first = first_grant(&mut cluster, begun).await?;
+        used = used_since(&before)?;
+        say(&format!("restart {round} of {RESTARTS}: a changed template is granted after {first:.2} s"));
+        firsts.push(first);
+        // It takes the change back before a pod is replaced.
+        cluster.change(json!({ "template": resource::template(1) })).await?;
+        cluster.is_complete(nodes, PATIENCE, say).await?;
+        sleep(CALM).await;
+    }
+    firsts.sort_by(f64::total_cmp);
+    let (first, worst) = (firsts[RESTARTS / 2], firsts[RESTARTS - 1]);
+    findings.add("operator restart → first correct decision, median of 5", first, "s", Goal::AtMost(5.0), Some(("slowest", worst)));
+    findings.add("operator restart → nothing to do", decided, "s", Goal::AtMost(5.0), None);
     let shares: Vec<_> = used.iter().map(|(program, seconds)| format!("{program} {seconds:.1}")).collect();
     say(&format!("CPU seconds until the grant: {}", shares.join(", ")));
     let pods = nodes * resource::PODS_PER_NODE;
