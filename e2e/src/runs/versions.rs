@@ -77,9 +77,11 @@ get the conditions of a gate in both of these ways; without policies, by the web
 tested, and the day: `-modified` if files differed from it.
 
 ";
-/// Of rows that were written before rows had it.
-const EARLIER: &str = "earlier";
 const DOCUMENT: &str = "docs/kubernetes-versions.md";
+/// Has the table in short.
+const README: &str = "README.md";
+const PASSED: &str = "passed";
+const FAILED: &str = "**failed**";
 
 /// Runs the scenarios on all versions, or on one, and writes their rows of the table; the rows of others stay.
 pub fn versions(only: Option<&str>) -> Result<ExitCode> {
@@ -98,7 +100,7 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
                 _ => {
                     let verdict = one(version, policies, column.scenario)?;
                     say(&verdict, &log(version, column.scenario));
-                    let word = if verdict.failure.is_some() { "**failed**" } else { "passed" };
+                    let word = if verdict.failure.is_some() { FAILED } else { PASSED };
                     verdicts.push(verdict);
                     word
                 }
@@ -108,17 +110,21 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
         let _ = write!(row, " {tested} |");
         rows.push(row);
     }
-    fs::write(&path, document(&former, &rows)).with_context(|| format!("writing {}", path.display()))?;
+    let document = document(&former, &rows);
+    fs::write(&path, &document).with_context(|| format!("writing {}", path.display()))?;
+    let readme = images::repository().join(README);
+    let text = fs::read_to_string(&readme).with_context(|| format!("reading {}", readme.display()))?;
+    fs::write(&readme, with_summary(&text, &summary(&document))?).with_context(|| format!("writing {}", readme.display()))?;
     Ok(conclude(&verdicts, started.elapsed()))
 }
 
-/// The commit whose programs are tested, and whether the tree differs from it; in the table it always does.
+/// The commit whose programs are tested, and whether the tree differs from it; in the tables it always does.
 fn commit() -> Result<String> {
     let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(images::repository()).output().context("running git");
     let hash = git(&["rev-parse", "--short", "HEAD"])?;
     ensure!(hash.status.success(), "git rev-parse: {}", String::from_utf8_lossy(&hash.stderr));
-    let table = format!(":!{DOCUMENT}");
-    let differs = !git(&["status", "--porcelain", "--", ".", &table])?.stdout.is_empty();
+    let [table, summary] = [DOCUMENT, README].map(|file| format!(":!{file}"));
+    let differs = !git(&["status", "--porcelain", "--", ".", &table, &summary])?.stdout.is_empty();
     Ok(format!("{}{}", String::from_utf8_lossy(&hash.stdout).trim(), if differs { "-modified" } else { "" }))
 }
 
@@ -133,8 +139,7 @@ fn document(former: &str, rows: &[String]) -> String {
         let begins = row_of(version);
         let new = rows.iter().map(String::as_str).find(|row| row.starts_with(&begins));
         let old = || former.lines().find(|line| line.starts_with(&begins));
-        let has_run = |row: &str| row.matches('|').count() > COLUMNS.len() + 2;
-        new.or_else(old).map(|row| if has_run(row) { format!("{row}\n") } else { format!("{row} {EARLIER} |\n") })
+        new.or_else(old).map(|row| format!("{row}\n"))
     };
     let rows: String = VERSIONS.iter().filter_map(|(version, _)| row(version)).collect();
     let headings = COLUMNS.map(|column| column.heading).join(" | ");
@@ -145,6 +150,37 @@ fn document(former: &str, rows: &[String]) -> String {
          The scenarios, by column:\n\n```text\n{scenarios}```\n",
         "---|".repeat(COLUMNS.len() + 2),
     )
+}
+
+/// How the short table of README begins.
+const SUMMARY: &str = "| Kubernetes |";
+
+/// The table in short: of each version how many scenarios passed, and what the product taints new nodes by.
+fn summary(document: &str) -> String {
+    let mut lines =
+        [SUMMARY.to_owned(), "|---|".to_owned(), "| scenarios that passed |".to_owned(), "| new nodes are tainted by |".to_owned()];
+    for (version, policies) in VERSIONS {
+        let row = document.lines().find(|line| line.starts_with(&row_of(version))).unwrap_or_default();
+        let count = |word: &str| row.split('|').filter(|cell| cell.trim() == word).count();
+        let passed = count(PASSED);
+        let way = match policies {
+            Policies::None => "webhook",
+            Policies::Beta => "policy (beta), webhook",
+            Policies::Stable => "policy, webhook",
+        };
+        let cells = [format!(" {version} |"), "---|".to_owned(), format!(" {passed} of {} |", passed + count(FAILED)), format!(" {way} |")];
+        for (line, cell) in lines.iter_mut().zip(cells) {
+            line.push_str(&cell);
+        }
+    }
+    lines.join("\n")
+}
+
+/// The text with this table instead of the one that it has.
+fn with_summary(text: &str, summary: &str) -> Result<String> {
+    let (before, after) = text.split_once(SUMMARY).with_context(|| format!("{README} has no table that begins with `{SUMMARY}`"))?;
+    let (_, after) = after.split_once("\n\n").with_context(|| format!("nothing follows the table of {README}"))?;
+    Ok(format!("{before}{summary}\n\n{after}"))
 }
 
 fn log(version: &str, scenario: &str) -> String {
@@ -180,11 +216,19 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_does_not_say_of_which_commit_it_is_is_from_earlier() {
-        let without = format!("{}{}", row_of("1.34.4"), " passed |".repeat(COLUMNS.len()));
-        let with = format!("{without} {EARLIER} |");
-        let document = document(&document(&without, &[]), &[]);
-        assert_eq!(document.lines().filter(|line| *line == with).count(), 1, "{document}");
+    fn readme_counts_what_passed_and_what_failed_of_each_version() {
+        let row = |cells: &str| format!("{}{cells} abc, 2026-01-31 |", row_of("1.34.4"));
+        let document = document("", &[row(" passed | **failed** | by webhook | passed |")]);
+        let text = with_summary(&format!("before\n\n{SUMMARY} old |\n| old |\n\nafter\n"), &summary(&document)).unwrap();
+        assert!(text.starts_with("before\n\n| Kubernetes | 1.33.13 | 1.34.4 |") && text.ends_with(" |\n\nafter\n"), "{text}");
+        assert!(text.contains("| scenarios that passed | 0 of 0 | 2 of 3 |") && !text.contains("old"), "{text}");
+        assert!(with_summary("no table", "").is_err());
+    }
+
+    #[test]
+    fn the_table_in_readme_is_that_of_the_document() {
+        let read = |file: &str| fs::read_to_string(images::repository().join(file)).unwrap();
+        assert!(read(README).contains(&summary(&read(DOCUMENT))), "{}", summary(&read(DOCUMENT)));
     }
 
     #[test]
