@@ -105,6 +105,11 @@ impl Machine {
         })
     }
 
+    /// What it was made of.
+    pub fn fittings(&self) -> &Fittings {
+        &self.fittings
+    }
+
     /// Switches it on: process 1 and containerd run, the kubelet does not yet. The first time it gets its images.
     pub async fn boot(&mut self) -> Result<()> {
         ensure!(self.power.is_none(), "{} is switched on already", self.name);

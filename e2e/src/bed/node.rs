@@ -108,12 +108,17 @@ impl Node {
         let mut node = Self { spec, index, credentials, state: state.to_owned(), agent: None, machine: None, client };
         if let Some(fittings) = fittings {
             network::route_pods(&node.spec.name, index).await?;
-            let (root, logs) = (node.root(), state.join("logs"));
-            let mut machine = Machine::create(&node.spec.name, index, &node.credentials, (&root, &logs), fittings.clone())?;
-            machine.boot().await?;
-            node.machine = Some(machine);
+            node.machine = Some(node.new_machine(fittings.clone()).await?);
         }
         Ok(node)
+    }
+
+    /// A machine with an empty disk, switched on.
+    async fn new_machine(&self, fittings: Fittings) -> Result<Machine> {
+        let (root, logs) = (self.root(), self.state.join("logs"));
+        let mut machine = Machine::create(&self.spec.name, self.index, &self.credentials, (&root, &logs), fittings)?;
+        machine.boot().await?;
+        Ok(machine)
     }
 
     /// Its name.
@@ -262,11 +267,14 @@ impl Node {
     }
 
     /// Deletes the Node object and waits until the agent has registered the node again under its name, as when a
-    /// machine is replaced by another of the same name. Returns the new UID.
+    /// machine is replaced by another of the same name. A real kubelet registers only when it starts: it is restarted. Returns the new UID.
     pub async fn re_register(&mut self) -> Result<String> {
         let api = Api::<ApiNode>::all(self.client.clone());
         let old = api.get(&self.spec.name).await?.metadata.uid;
         api.delete(&self.spec.name, &DeleteParams::default()).await?;
+        if self.machine.is_some() {
+            self.restart_agent().await?;
+        }
         let name = self.spec.name.clone();
         let uid = eventually(READY, &format!("node {name} is registered again"), async || {
             let uid = api.get(&name).await?.metadata.uid;
@@ -307,9 +315,16 @@ impl Node {
     /// Another machine comes in the place of one that is gone ([`Node::remove`]), with its name and address: none of its processes is
     /// left, and its disk is empty.
     pub async fn replace(&mut self) -> Result<()> {
-        ensure!(self.machine.is_none(), "no scenario replaces a machine with a real kubelet yet");
-        network::end_processes(&self.spec.name).await.with_context(|| format!("ending what ran on node {}", self.spec.name))?;
+        match &mut self.machine {
+            Some(machine) => machine.power_off().await?,
+            None => {
+                network::end_processes(&self.spec.name).await.with_context(|| format!("ending what ran on node {}", self.spec.name))?;
+            }
+        }
         self.wipe().await?;
+        if let Some(gone) = self.machine.take() {
+            self.machine = Some(self.new_machine(gone.fittings().clone()).await?);
+        }
         self.start_agent()?;
         self.heal().await?;
         self.ready().await

@@ -50,10 +50,15 @@ pub async fn make(state: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Programs of the product on machines, and their images as `.ci/images` makes them.
-const PRODUCT: [(&str, &str); 2] = [("ingress-daemonset-operator", "operator.tar"), ("health-checker", "health-checker.tar")];
+const PRODUCT: [(&str, &str); 4] = [
+    ("ingress-daemonset-operator", "operator.tar"),
+    ("health-checker", "health-checker.tar"),
+    ("kubectl-ids", "kubectl-ids.tar"),
+    ("virtual-kubelet", "virtual-kubelet.tar"),
+];
 
 /// The images of the product.
-pub fn of_product() -> [PathBuf; 2] {
+pub fn of_product() -> [PathBuf; 4] {
     PRODUCT.map(|(_, archive)| images::repository().join("target/machine-images").join(archive))
 }
 

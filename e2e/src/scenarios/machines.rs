@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::{names, status::NodeState};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, api::PostParams};
+use serde_json::{Value, json};
 
 use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::{Bed, INFRA_NODES, Options},
     cluster::product::{self, deployment_mark, four_nodes, rolling_update},
     eventually::eventually,
+    host::images,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
@@ -26,6 +27,64 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 fn four_machines() -> Options {
     four_nodes().with_kubelets()
+}
+
+/// What nobody deploys beside the operator, and many use.
+pub const IMAGES: Scenario = Scenario {
+    name: "the_images_of_the_plugin_and_of_virtual_kubelet_run_in_containerd_as_they_do_elsewhere",
+    options: four_machines,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(images_run(bed)),
+};
+
+/// Until a pod has started, and the program in it has done its work.
+const RUNS: Duration = Duration::from_mins(1);
+
+async fn images_run(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    bed.kubectl(&["create", "clusterrolebinding", "everything", "--clusterrole=cluster-admin", "--serviceaccount=default:default"]).await?;
+    let image = |name: &str| format!("{}{name}:{}", images::REGISTRY, env!("CARGO_PKG_VERSION"));
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
+    let start = async |name: &str, spec: Value| -> Result<()> {
+        let pod = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
+        pods.create(&PostParams::default(), &pod).await.with_context(|| format!("creating pod {name}")).map(drop)
+    };
+
+    // It finds the cluster by the pod's own account.
+    let container = json!({ "name": "plugin", "image": image("kubectl-ids"), "args": ["status", product::NAME] });
+    start("plugin", json!({ "nodeName": "n1", "restartPolicy": "Never", "containers": [container] })).await?;
+    let told = eventually(RUNS, "the plugin has ended", async || {
+        let status = pods.get("plugin").await?.status.unwrap_or_default();
+        ensure!(status.phase.as_deref() == Some("Succeeded"), "{status:?}");
+        bed.kubectl(&["logs", "plugin"]).await
+    })
+    .await?;
+    ensure!(told.contains(&format!("default/{}  Complete", product::NAME)), "{told}");
+    bed.say("the plugin in a pod says that the rollout is complete");
+
+    let file = format!("--from-file=admin={}", bed.control_plane.admin_kubeconfig().display());
+    bed.kubectl(&["create", "secret", "generic", "kubeconfig", &file]).await?;
+    let fleet = json!({
+        "nodeName": "n1",
+        "hostNetwork": true,
+        "containers": [{
+            "name": "fleet", "image": image("virtual-kubelet"), "args": ["fleet", "--simulate=3", "--kubeconfig=/cluster/admin"],
+            "volumeMounts": [{ "name": "cluster", "mountPath": "/cluster" }],
+        }],
+        "volumes": [{ "name": "cluster", "secret": { "secretName": "kubeconfig" } }],
+    });
+    start("fleet", fleet).await?;
+    let nodes = Api::<Node>::all(bed.client.clone());
+    eventually(RUNS, "three simulated nodes are Ready", async || {
+        for name in ["sim-0", "sim-1", "sim-2"] {
+            let conditions = nodes.get(name).await?.status.and_then(|status| status.conditions).unwrap_or_default();
+            ensure!(conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True"), "{name}: {conditions:?}");
+        }
+        Ok(())
+    })
+    .await?;
+    bed.say("virtual-kubelet in a pod keeps three nodes");
+    Ok(())
 }
 
 /// Somebody restarts everything that runs containers, all the time.

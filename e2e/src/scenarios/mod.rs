@@ -172,6 +172,7 @@ pub const ALL: &[Scenario] = &[
     machines::KILLED,
     machines::FULL_DISK,
     machines::OUT_OF_MEMORY,
+    machines::IMAGES,
     process_pods::ADOPTED,
     node_library::PROMISES,
     node_library::OUTAGES,
