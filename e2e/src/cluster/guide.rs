@@ -77,7 +77,14 @@ impl Guide {
 
     /// Writes the resource that is to be made to a file beside the commands, as `changed`.
     pub fn write_example(&self, file: &str, changed: impl Fn(&str) -> String) -> Result<()> {
-        std::fs::write(self.directory.join(file), changed(self.example_text()?)).context("writing the example")
+        self.write(file, &changed(self.example_text()?))
+    }
+
+    /// Writes a file beside the commands, and the directories that it is in.
+    pub fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.directory.join(file);
+        std::fs::create_dir_all(path.parent().unwrap_or(&self.directory)).context("making its directory")?;
+        std::fs::write(&path, text).with_context(|| format!("writing {file}"))
     }
 
     fn example_text(&self) -> Result<&str> {

@@ -9,8 +9,9 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, INFRA_LABEL, operator::NAMESPACE, owner_references_are_known},
     cluster::{
-        guide::HELM_PROGRAM,
+        guide::{Guide, HELM_PROGRAM},
         product::{self, deployment_mark, four_nodes, rolling_update},
+        workload,
     },
     eventually::throughout,
     host::images,
@@ -32,6 +33,43 @@ pub const HELM: Scenario = Scenario {
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(helm_installs(bed)),
 };
+
+/// The commands of the guide that wait, after an installation and after a change.
+pub const WAITS: Scenario = Scenario {
+    name: "helm_kubectl_and_the_plugin_wait_until_a_rollout_is_complete",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(waits(bed)),
+};
+
+async fn waits(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    bed.apply(&[workload::config_map("default")]).await?;
+    let guide = Guide::of(bed, "Wait for the end of a rollout", &NODES)?;
+    let [helm, kubectl, plugin] = <[String; 3]>::try_from(guide.commands()).ok().context("three commands are known")?;
+    let does_not_wait = helm.replace(" --wait", "");
+    rolls_out(bed, &guide, "1", &[&helm]).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    rolls_out(bed, &guide, "2", &[&helm]).await?;
+    rolls_out(bed, &guide, "3", &[&does_not_wait, &kubectl]).await?;
+    rolls_out(bed, &guide, "4", &[&does_not_wait, &plugin]).await?;
+    traffic.all_served(bed).await
+}
+
+/// When these commands have ended, so has the rollout of a version, which the first of them begins.
+async fn rolls_out(bed: &Bed, guide: &Guide, version: &str, commands: &[&str]) -> Result<()> {
+    guide.write("edge/Chart.yaml", "apiVersion: v2\nname: edge\nversion: 1.0.0\n")?;
+    let resource = product::resource(version, &rolling_update(1, deployment_mark()));
+    guide.write("edge/templates/edge.yaml", &resource.to_string())?;
+    for command in commands {
+        guide.shell(command).await?;
+    }
+    let made = product::api(bed).get(product::NAME).await?;
+    ensure!(made.spec.template == product::template(version), "it has another template than version {version}: {}", made.spec.template);
+    ensure!(product::has_ended(&made, NODES.len()), "too early: {commands:?}: {}", product::summary(&made.status.unwrap_or_default()));
+    bed.say(&format!("version {version} is on all nodes when {:?} has ended", commands.last()));
+    Ok(())
+}
 
 /// Builds Helm, which this and the tutorial need.
 pub fn build_helm() -> Result<()> {

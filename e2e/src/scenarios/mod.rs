@@ -62,7 +62,7 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
-    if [chart::HELM.name, tutorial::TUTORIAL.name].contains(&name) {
+    if [chart::HELM.name, chart::WAITS.name, tutorial::TUTORIAL.name].contains(&name) {
         chart::build_helm()?;
     }
     if name == clock::STEPS.name {
@@ -101,6 +101,7 @@ pub const ALL: &[Scenario] = &[
     clock::STEPS,
     upgrade::FORTH_AND_BACK,
     chart::HELM,
+    chart::WAITS,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
     placement::CHOICE,

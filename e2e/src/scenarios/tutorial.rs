@@ -25,6 +25,8 @@ pub const TUTORIAL: Scenario = Scenario {
 async fn tutorial(bed: &mut Bed) -> Result<()> {
     let section = |heading: &str| Guide::in_file(bed, "docs/tutorial.md", Some(heading), &NODES);
     let install = section("Install")?;
+    let readme = Guide::in_file(bed, "README.md", Some("Install"), &NODES)?.commands();
+    ensure!(install.commands().starts_with(&readme), "README installs it in another way than the tutorial: {readme:?}");
     let told = install.run_all_as(|command| command.replace("REGISTRY/", images::REGISTRY)).await?;
     owner_references_are_known(&bed.control_plane, bed.state()).await?;
     // What Helm prints says how to go on.
