@@ -12,7 +12,7 @@ use kube::{
     Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -71,8 +71,9 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts everything and waits until the API server is ready and the controllers work.
-    pub async fn start(state: &Path, timing: &Timing) -> Result<Self> {
+    /// Starts everything and waits until the API server is ready and the controllers work. With `critical_needs_quota` it admits pods of
+    /// Kubernetes' own priority classes as GKE does: only in namespaces with a `ResourceQuota` for them.
+    pub async fn start(state: &Path, timing: &Timing, critical_needs_quota: bool) -> Result<Self> {
         let binary = binary()?;
         let authority = Authority::new(&state.join("pki"))?;
         let admin = state.join("admin.kubeconfig");
@@ -81,7 +82,8 @@ impl ControlPlane {
         let mut this = Self { authority, components: Vec::new(), binary, logs: state.join("logs"), state: state.to_owned(), admin };
         let (signing_key, public_key) = this.authority.service_account_keys()?;
         this.start_etcd()?;
-        this.start_api_server(&signing_key, &public_key, timing)?;
+        let admission = if critical_needs_quota { Some(critical_needs_quota_configuration()) } else { None };
+        this.start_api_server(&signing_key, &public_key, timing, admission)?;
         let client = this.admin_client().await?;
         eventually(START, "the API server is ready", async || {
             this.check()?;
@@ -232,7 +234,7 @@ impl ControlPlane {
         )
     }
 
-    fn start_api_server(&mut self, signing_key: &Path, public_key: &Path, timing: &Timing) -> Result<()> {
+    fn start_api_server(&mut self, signing_key: &Path, public_key: &Path, timing: &Timing, admission: Option<Value>) -> Result<()> {
         let tokens = write_private(&self.state.join("pki/tokens.csv"), &format!("{ADMIN_TOKEN},admin,admin,system:masters\n"))?;
         let addresses = [IpAddr::from(network::BED), IpAddr::from(network::KUBERNETES_SERVICE), IpAddr::from([127, 0, 0, 1])];
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
@@ -269,8 +271,13 @@ impl ControlPlane {
             ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
         ];
         let further = std::env::var(API_SERVER_FLAGS).unwrap_or_default();
+        let admission = match admission {
+            Some(configuration) => Some(write_private(&self.state.join("admission.json"), &configuration.to_string())?),
+            None => None,
+        };
+        let admission = admission.map(|file| format!("--admission-control-config-file={}", file.display()));
         let flags = flags.iter().map(|(flag, value)| format!("--{flag}={value}"));
-        self.run("kube-apiserver", flags.chain(further.split_whitespace().map(str::to_owned)).collect())
+        self.run("kube-apiserver", flags.chain(further.split_whitespace().map(str::to_owned)).chain(admission).collect())
     }
 
     fn start_controller_manager(&mut self, signing_key: &Path, timing: &Timing) -> Result<()> {
@@ -337,6 +344,22 @@ impl ControlPlane {
 pub struct Killed {
     name: String,
     arguments: Vec<String>,
+}
+
+fn critical_needs_quota_configuration() -> Value {
+    let classes = json!({
+        "scopeName": "PriorityClass", "operator": "In", "values": ["system-cluster-critical", "system-node-critical"],
+    });
+    json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+        "plugins": [{
+            "name": "ResourceQuota",
+            "configuration": {
+                "apiVersion": "apiserver.config.k8s.io/v1", "kind": "ResourceQuotaConfiguration",
+                "limitedResources": [{ "resource": "pods", "matchScopes": [classes] }],
+            },
+        }],
+    })
 }
 
 /// Another binary of the control plane: a path in the repository.

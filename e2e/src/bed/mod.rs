@@ -49,6 +49,7 @@ const AVAILABLE: Duration = Duration::from_mins(3);
 
 /// What a bed consists of.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing of the cluster")]
 pub struct Options {
     /// Nodes behind the load balancer.
     pub nodes: Vec<NodeSpec>,
@@ -60,6 +61,8 @@ pub struct Options {
     pub check: Check,
     /// Delays of the control plane.
     pub timing: Timing,
+    /// Whether pods of Kubernetes' own priority classes need a quota, as on GKE.
+    pub critical_needs_quota: bool,
     /// The scenario takes rights away: a request that is forbidden does not fail it.
     pub takes_rights_away: bool,
 }
@@ -128,7 +131,7 @@ impl Bed {
         let fittings = if kubelets { Some(Fittings::make(&state).await?) } else { None };
         network::create().await.context("making the bed's network")?;
         say(started, "starting the control plane");
-        let control_plane = ControlPlane::start(&state, &options.timing).await?;
+        let control_plane = ControlPlane::start(&state, &options.timing, options.critical_needs_quota).await?;
         say(started, "the control plane is ready");
         let client = control_plane.admin_client().await?;
         let recorder = Recorder::start(&client);

@@ -39,6 +39,7 @@ mod plugin;
 mod pod_gates;
 mod process_pods;
 mod proof;
+mod quotas;
 mod rollout;
 mod serving;
 mod sharing;
@@ -109,6 +110,7 @@ pub const ALL: &[Scenario] = &[
     windows::CLOSES,
     limits::TOLD,
     limits::HISTORY,
+    quotas::CRITICAL_PODS,
     changes::TEMPLATE,
     changes::SETTINGS,
     changes::DEGRADE,

@@ -43,7 +43,7 @@ impl Server {
     /// Starts one, with the delays that Kubernetes has by default.
     pub async fn start(state: &Path) -> Result<Self> {
         let timing = Timing { node_grace_seconds: 50, eviction_seconds: 300 };
-        let control_plane = ControlPlane::start(state, &timing).await?;
+        let control_plane = ControlPlane::start(state, &timing, false).await?;
         let client = control_plane.admin_client().await?;
         let process = |name| control_plane.id(name).map(ProcessFigures::of).with_context(|| format!("{name} has ended"));
         let processes = [process("kube-apiserver")?, process("etcd")?];

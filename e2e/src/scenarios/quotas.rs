@@ -1,0 +1,53 @@
+//! Clusters that admit pods of Kubernetes' own priority classes only where a quota allows them, such as those of GKE.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use crate::{
+    auditor::Expectations,
+    bed::{Bed, Options},
+    cluster::{
+        guide::Guide,
+        product::{self, deployment_mark, four_nodes, rolling_update},
+    },
+    load::{LoadOptions, Traffic},
+    scenario::Scenario,
+};
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+/// With the quotas of the guide; then health checkers without a priority class, which need none.
+pub const CRITICAL_PODS: Scenario = Scenario {
+    name: "where_critical_pods_need_a_quota_the_guide_has_it_and_health_checkers_without_a_class_do_without",
+    options: || Options { critical_needs_quota: true, ..four_nodes() },
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(critical_pods(bed)),
+};
+
+async fn critical_pods(bed: &mut Bed) -> Result<()> {
+    let refused = bed.kubectl(&["run", "critical", "--image=busybox:1.36", "--overrides", &critical()]).await;
+    let refused = refused.err().context("this cluster needs no quota")?;
+    ensure!(format!("{refused:#}").contains("insufficient quota to match these scopes"), "{refused:#}");
+    let guide = Guide::in_file(bed, "docs/install.md", Some("GKE"), &NODES)?;
+    let [_with_helm, quotas] = <[String; 2]>::try_from(guide.commands()).ok().context("two commands are known")?;
+    guide.shell(&quotas).await?;
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say("with the quotas of the guide it serves");
+    bed.kubectl(&["delete", "resourcequota", "system-node-critical-pods"]).await?;
+    product::change(bed, json!({ "healthChecker": { "priorityClassName": "" } })).await?;
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    let classes = "jsonpath={range .items[*]}{.metadata.name}={.spec.priorityClassName} {end}";
+    let checkers = bed.kubectl(&["get", "pods", "-l", crds::names::HEALTH_CHECKER_LABEL, "-o", classes]).await?;
+    ensure!(checkers.split_whitespace().count() == NODES.len() && !checkers.contains("critical"), "{checkers}");
+    bed.say("without a class, health checkers need no quota");
+    traffic.all_served(bed).await
+}
+
+fn critical() -> String {
+    json!({ "apiVersion": "v1", "spec": { "priorityClassName": "system-node-critical" } }).to_string()
+}
