@@ -343,7 +343,9 @@ impl Reason {
             Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven | Self::WithoutPods => self.message_of_proof(),
             Self::OtherDomain(domain) => format!("waiting for the nodes of {domain} to finish first (oneDomainAtATime)"),
             Self::MinAvailable { available, minimum } => {
-                format!("{available} nodes are available and {minimum} must stay available: repair a node, or lower minAvailableNodes")
+                format!(
+                    "waiting: {available} nodes are available and {minimum} must stay available; if no node is updating, repair a node, or lower minAvailableNodes"
+                )
             }
             Self::Skipped => format!("skipped: annotation {} is set; remove it to resume", crds::names::SKIP_ANNOTATION),
             Self::Partition => "partition keeps the node at its current revision".into(),
