@@ -25,7 +25,7 @@ pub struct IngressDaemonSetStatus {
     /// Numbers of nodes by state.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// Conditions: Valid, Available, Progressing, Degraded, Paused, `RolledBack`, Stalled.
+    /// Conditions by type. Valid, Available, Progressing, Degraded, Paused and Ready are always present. Reconciling is True while the operator works or waits; Stalled is True while somebody must act first. `RolledBack` is True while an earlier revision replaces one that failed. `HealthCheckersReady` is present while a valid spec has health check ports. `NameConflict`, `HealthCheckPortConflict` and `DetachAnnotationConflict` are present only while there is such a conflict.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,
