@@ -5,8 +5,7 @@
 //!
 //! The protocol that keeps the budget is [`step()`]: small, over `Copy` types, so that a model can search it exhaustively.
 //!
-//! Modules in layers, the lowest first; each uses earlier ones only (`lint/structure/layers.yaml`): `facts`, `patch`, `memory`; `reason`; `spec`;
-//! `protocol`; `gates_shared`, `node_gates`, `pod_gates`; `plan`, `snapshot`; `node`; `objects`; `rollout`; `status`; `decide`.
+//! `lint/structure/layers.yaml` has the modules in layers, the lowest first, and says what each contains. Each uses lower ones only.
 
 pub mod decide;
 pub mod facts;
