@@ -58,8 +58,8 @@ use tokio_util::sync::CancellationToken;
 const PARALLEL: usize = 64;
 /// Least time between two writes of status of one gate.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// How long a room that was counted is believed, less what was given away of it.
-const ROOM_FOR: Duration = Duration::from_secs(1);
+/// For how long one count of what is left of a gate's retaint budget is used; each node that uses it is subtracted.
+const RETAINT_BUDGET_FOR: Duration = Duration::from_secs(1);
 /// So many refusals of patches of one node in a row are told in the status of its gates: one or two are the course of things.
 const TOLD_AFTER: u32 = 5;
 /// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights yet.
@@ -124,7 +124,8 @@ pub struct Engine {
     refusals: BTreeMap<String, (bool, String)>,
     /// Taints that an event said stay, by node.
     unknown: BTreeMap<String, BTreeSet<(String, String)>>,
-    rooms: BTreeMap<String, (Instant, RetaintBudget)>,
+    /// What is left of the retaint budget of each gate, by UID, and when that was counted.
+    retaint_budgets: BTreeMap<String, (Instant, RetaintBudget)>,
     regressed: BTreeMap<String, VecDeque<UnixSeconds>>,
     reported: BTreeMap<String, NodeReadinessGateStatus>,
     /// What conditions of gates said last that have no status, by UID.
@@ -198,7 +199,7 @@ impl Engine {
             failures: BTreeMap::new(),
             refusals: BTreeMap::new(),
             unknown: BTreeMap::new(),
-            rooms: BTreeMap::new(),
+            retaint_budgets: BTreeMap::new(),
             regressed: BTreeMap::new(),
             reported: BTreeMap::new(),
             said: BTreeMap::new(),
@@ -484,10 +485,10 @@ impl Engine {
         let state = Arc::clone(&self.state);
         let world = state.world();
         let plan = {
-            let (rooms, views, regressed) = (&mut self.rooms, &self.views, &mut self.regressed);
+            let (budgets, views, regressed) = (&mut self.retaint_budgets, &self.views, &mut self.regressed);
             let observer = &self.observer;
-            let mut has_room = |gate: &Gate| take_room(rooms, || tally(gate, views, &observer.nodes()), regressed, gate, now);
-            decide(&world, &shut, name, &node, &clocks, &mut has_room, now)
+            let mut use_budget = |gate: &Gate| use_retaint_budget(budgets, || tally(gate, views, &observer.nodes()), regressed, gate, now);
+            decide(&world, &shut, name, &node, &clocks, &mut use_budget, now)
         };
         drop(world);
         self.clocks.insert(name.to_owned(), plan.clocks);
@@ -559,7 +560,7 @@ impl Engine {
                     }
                     PatchOutcome::Stale(now, message) => {
                         self.observer.learn(*now);
-                        self.rooms.clear();
+                        self.retaint_budgets.clear();
                         self.again(&node);
                         self.refused(&node, false, message);
                     }
@@ -571,7 +572,7 @@ impl Engine {
                     }
                     PatchOutcome::Failed(message, after) => {
                         tracing::warn!(node, message, "patch failed; trying again");
-                        self.rooms.clear();
+                        self.retaint_budgets.clear();
                         self.fail(&node, after);
                         self.refused(&node, false, message);
                     }
@@ -687,9 +688,9 @@ fn tolerations(world: &World, observer: &Observer) -> BTreeMap<Key, Vec<Tolerati
     world.wanted_replicas().into_iter().filter_map(|key| Some((key.clone(), of(&key)?))).collect()
 }
 
-/// Whether another node may lose its release; the room is taken with the answer.
-fn take_room(
-    rooms: &mut BTreeMap<String, (Instant, RetaintBudget)>,
+/// Whether another node may lose its release; if so, that node is taken from the retaint budget.
+fn use_retaint_budget(
+    budgets: &mut BTreeMap<String, (Instant, RetaintBudget)>,
     tally: impl Fn() -> (usize, usize),
     regressed: &mut BTreeMap<String, VecDeque<UnixSeconds>>,
     gate: &Gate,
@@ -703,8 +704,8 @@ fn take_room(
         let (matched, held) = tally();
         RetaintBudget::of(gate, matched, held, lately.len())
     };
-    let entry = rooms.entry(gate.uid.clone()).or_insert_with(|| (Instant::now(), count()));
-    if entry.0.elapsed() >= ROOM_FOR {
+    let entry = budgets.entry(gate.uid.clone()).or_insert_with(|| (Instant::now(), count()));
+    if entry.0.elapsed() >= RETAINT_BUDGET_FOR {
         *entry = (Instant::now(), count());
     }
     let open = entry.1.is_open();

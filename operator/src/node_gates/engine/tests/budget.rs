@@ -19,7 +19,7 @@ async fn all_say(engine: &mut Engine, server: &Mutex<Server>, names: impl IntoIt
 
 /// What was counted of the budget a second ago is counted anew, and every node is looked at.
 async fn look_at_all(engine: &mut Engine) {
-    engine.rooms.clear();
+    engine.retaint_budgets.clear();
     engine.sweep();
     settle(engine).await;
 }
