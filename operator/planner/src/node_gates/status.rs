@@ -232,7 +232,7 @@ fn conditions(
         );
         say("BudgetExhausted", true, "TooManyRegressions", message);
     } else {
-        say("BudgetExhausted", false, "WithinBudget", "no node keeps its release because of the budget".into());
+        say("BudgetExhausted", false, "WithinBudget", "no node stays without the taint because of spec.retaint.budget".into());
     }
     if gate.spec.taint.effect == Effect::NoExecute && gate.ingress_daemon_sets().next().is_some() {
         if kept.spared > 0 {
