@@ -131,7 +131,7 @@ fn node_mark(managed: &ManagedNode<'_>, grant: &Grant) -> Option<Annotation> {
 pub(crate) struct Pass<'a> {
     pub(crate) snapshot: &'a Snapshot,
     targets: &'a Result<Targets, Vec<SpecProblem>>,
-    /// The spec with the template of the rollout; what a single node is to run, its case says.
+    /// The spec with the template of the rollout. [`ManagedNode::settings`] has the template that one node is to run.
     pub(crate) settings: Option<&'a ResolvedSpec>,
     pub(crate) plan: Plan,
     ledger: Ledger,

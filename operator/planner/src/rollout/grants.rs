@@ -68,7 +68,7 @@ impl Blockers {
     }
 }
 
-/// The terms on which nodes are admitted, besides what they need and the slots that are free.
+/// What decides which nodes get a grant, besides what they need and the free slots.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantRules<'a> {
     /// Snapshot that the decision is made on.

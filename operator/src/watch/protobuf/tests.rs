@@ -46,8 +46,8 @@ where
     Ok(events.collect().await)
 }
 
-/// Whole and cut into pieces anywhere, it is what the JSON says.
-async fn says_the_same<K>((protobuf, json): (&'static [u8], &'static [u8]))
+/// The protobuf decodes to the same objects as the JSON, whole and cut into pieces anywhere.
+async fn protobuf_equals_json<K>((protobuf, json): (&'static [u8], &'static [u8]))
 where
     K: super::super::partial::Partly + Resource<DynamicType = ()> + Clone + Debug + PartialEq,
 {
@@ -67,8 +67,8 @@ where
 
 #[tokio::test]
 async fn nodes_and_pods_in_protobuf_have_every_field_that_is_read_of_them_in_json() {
-    says_the_same::<Node>(NODE).await;
-    says_the_same::<Pod>(POD).await;
+    protobuf_equals_json::<Node>(NODE).await;
+    protobuf_equals_json::<Pod>(POD).await;
 }
 
 #[tokio::test]
