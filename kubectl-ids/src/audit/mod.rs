@@ -1,4 +1,8 @@
-//! A running audit of a cluster that is in use: watches, one order over all of them, judgement by the auditor of the scenarios.
+//! A running audit of a cluster that is in use, by the auditor of the scenarios.
+//!
+//! Watches of the API server and answers of health checkers (`answers.rs`) come in. A queue puts the changes in one order, and
+//! `judgement.rs` judges each by what the resource promises (`expected.rs`). Violations and remarks go to `commands/audit.rs`, which
+//! prints them. Begin with `RunningAudit::begin` and `RunningAudit::next`.
 
 mod answers;
 mod expected;

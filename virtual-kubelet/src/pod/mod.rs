@@ -1,4 +1,8 @@
-//! The pods of one node, between the API server and a provider.
+//! The pods of one node, between the API server and a provider, which runs them.
+//!
+//! A watch gives the pods of the node, and the provider tells their statuses (`lifecycle.rs`). `decide.rs` chooses the next operation
+//! for one pod, without I/O. `perform.rs` carries it out: one call of the provider, or one request to the API server, for example the
+//! write of a status. Begin with `controller.rs`, which joins these parts.
 
 mod config;
 mod controller;
