@@ -166,5 +166,5 @@ fn a_suspect_is_named_as_one_also_while_the_load_balancer_is_waited_for() {
     };
     world.run_until(&mut operator, 60, |world| soaks(world).is_some()).unwrap();
     world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).take(1).for_each(world::pods::Pod::crash));
-    world.run_until(&mut operator, 10, |world| soaks(world).is_some_and(|message| message.contains("CrashLoop"))).unwrap();
+    world.run_until(&mut operator, 10, |world| soaks(world).is_some_and(|message| message.contains("; suspect since"))).unwrap();
 }
