@@ -53,7 +53,11 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
         generation: pod.metadata.generation,
         labels: pod.metadata.labels.unwrap_or_default().into(),
         // Of a pod that lists no condition nothing more is asked.
-        annotations: annotations.filter(|(key, _)| !gates.is_empty() && read.contains(key)).collect::<BTreeMap<_, _>>().into(),
+        annotations: annotations
+            .filter(|(key, _)| !gates.is_empty() && read.contains(key))
+            .map(|(key, value)| (key, cut(value)))
+            .collect::<BTreeMap<_, _>>()
+            .into(),
         node: spec.node_name.unwrap_or_default(),
         address: status.pod_ip.unwrap_or_default(),
         ended: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
@@ -64,6 +68,14 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
         keeps_generation,
     };
     (key, facts)
+}
+
+/// The most bytes of an annotation that are kept. A gate's values are shorter, and so are lists of a hundred holds; a list that was cut is
+/// not readable, and its pod counts as held.
+const LONGEST_ANNOTATION: usize = 16 * 1024;
+
+fn cut(text: String) -> String {
+    if text.len() > LONGEST_ANNOTATION { text[..text.floor_char_boundary(LONGEST_ANNOTATION)].to_owned() } else { text }
 }
 
 fn restarts<'a>(containers: impl Iterator<Item = &'a core::ContainerStatus>) -> u32 {
@@ -144,6 +156,16 @@ mod tests {
         assert_eq!((pod.version, pod.restarts, pod.sidecar_restarts, pod.keeps_generation), (7, 3, Some(4), true));
         let kept: Vec<_> = pod.conditions.iter().map(|condition| (condition.type_.as_str(), condition.transition.as_deref())).collect();
         assert_eq!(kept, [("example.com/a", Some("2026-11-22T12:00:00Z"))]);
+    }
+
+    #[test]
+    fn of_a_long_annotation_the_beginning_is_kept() {
+        let object = json!({
+            "metadata": {"namespace": "web", "name": "p", "annotations": {"example.com/read": "é".repeat(LONGEST_ANNOTATION)}},
+            "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/a"}]},
+        });
+        let (_, pod) = super::pod(serde_json::from_value(object).unwrap(), &BTreeSet::from(["example.com/read".to_owned()]));
+        assert_eq!(pod.annotations.get("example.com/read").map(String::len), Some(LONGEST_ANNOTATION));
     }
 
     #[test]
