@@ -17,13 +17,15 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Most connections at a time to one port: API servers and Prometheus keep a few, and open one more for each request that they make
 /// meanwhile.
 const CONNECTIONS: usize = 256;
-/// How long a client may take for the head of each request, and stay without one.
+/// How long a client may wait for a place, take for the head of each request, and stay without one.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// How long an accept that failed is followed by none: it fails for want of descriptors or memory, and nothing tells when there is some
 /// again.
@@ -37,24 +39,58 @@ struct Callers {
 }
 
 impl Callers {
-    /// One more. At the limit, the oldest of the address with most of them is closed: a crowd from one address keeps nobody else out.
-    fn enter(&mut self, from: IpAddr) -> (u64, CancellationToken) {
-        let (id, gone) = (self.next, CancellationToken::new());
-        self.next += 1;
-        self.open.insert(id, (from, gone.clone()));
-        if self.open.len() > CONNECTIONS {
+    /// One more, if there is a place. At the limit the oldest of the address with most of them gives its place to an address that has fewer;
+    /// an address with most of them waits for itself.
+    fn enter(&mut self, from: IpAddr) -> Option<(u64, CancellationToken)> {
+        if self.open.len() >= CONNECTIONS {
             let mut counts = HashMap::<_, usize>::new();
             self.open.values().for_each(|(from, _)| *counts.entry(*from).or_default() += 1);
-            let most = self.open.iter().rev().max_by_key(|(_, (from, _))| counts.get(from)).map(|(id, _)| *id);
-            if let Some((_, oldest)) = most.and_then(|id| self.open.remove(&id)) {
+            let most = counts.values().copied().max().unwrap_or(0);
+            if counts.get(&from).copied().unwrap_or(0) + 1 >= most {
+                return None;
+            }
+            let oldest = self.open.iter().find(|(_, (from, _))| counts.get(from) == Some(&most)).map(|(id, _)| *id);
+            if let Some((_, oldest)) = oldest.and_then(|id| self.open.remove(&id)) {
                 oldest.cancel();
             }
         }
-        (id, gone)
+        let (id, gone) = (self.next, CancellationToken::new());
+        self.next += 1;
+        self.open.insert(id, (from, gone.clone()));
+        Some((id, gone))
     }
+}
 
-    fn leave(&mut self, id: u64) {
-        self.open.remove(&id);
+/// Callers of one port, and word of each place that becomes free.
+#[derive(Debug, Default)]
+struct Port {
+    callers: Mutex<Callers>,
+    freed: Notify,
+}
+
+/// A place of a connection, until it is dropped.
+struct Place {
+    port: Arc<Port>,
+    id: u64,
+    gone: CancellationToken,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.port.callers.lock().open.remove(&self.id);
+        self.port.freed.notify_waiters();
+    }
+}
+
+impl Place {
+    async fn of(port: &Arc<Port>, from: IpAddr) -> Self {
+        loop {
+            let freed = port.freed.notified();
+            if let Some((id, gone)) = port.callers.lock().enter(from) {
+                return Self { port: Arc::clone(port), id, gone };
+            }
+            freed.await;
+        }
     }
 }
 
@@ -64,7 +100,7 @@ pub async fn accept<F: Future<Output = ()> + Send + 'static>(
     stop: CancellationToken,
     handle: impl Fn(TcpStream) -> F,
 ) {
-    let callers = Arc::<Mutex<Callers>>::default();
+    let port = Arc::<Port>::default();
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -79,16 +115,21 @@ pub async fn accept<F: Future<Output = ()> + Send + 'static>(
                 continue;
             }
         };
-        let (id, gone) = callers.lock().enter(from);
-        let (handled, callers) = (handle(stream), Arc::clone(&callers));
+        // As many wait as have a place.
+        if tasks.len() >= 2 * CONNECTIONS {
+            continue;
+        }
+        let (handled, port) = (handle(stream), Arc::clone(&port));
         tasks.spawn(async move {
+            let Ok(place) = timeout(PATIENCE, Place::of(&port, from)).await else { return };
             tokio::select! {
-                () = gone.cancelled() => tracing::debug!(%from, "a connection gave way to a newer one"),
+                () = place.gone.cancelled() => tracing::debug!(%from, "a connection gave way to a newer one"),
                 () = handled => {}
             }
-            callers.lock().leave(id);
         });
     }
+    // Nobody waits for an answer that does not come.
+    drop(listener);
     tasks.close();
     tasks.wait().await;
 }
@@ -116,22 +157,44 @@ pub async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, 
 mod tests {
     use super::*;
 
+    fn callers_of(crowd: IpAddr, server: IpAddr) -> (Callers, Vec<CancellationToken>, Vec<CancellationToken>) {
+        let mut callers = Callers::default();
+        let mut enter = |from: IpAddr, count: usize| -> Vec<_> { (0..count).map(|_| callers.enter(from).unwrap().1).collect() };
+        let (kept, of_crowd) = (enter(server, 1), enter(crowd, CONNECTIONS - 1));
+        (callers, kept, of_crowd)
+    }
+
     #[test]
     fn at_the_limit_the_oldest_connection_of_the_address_with_most_of_them_gives_way() {
         let [crowd, server] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
-        let mut callers = Callers::default();
-        let (first, kept) = callers.enter(server);
-        let mut of_crowd: Vec<_> = (1..CONNECTIONS).map(|_| callers.enter(crowd).1).collect();
+        let (mut callers, kept, of_crowd) = callers_of(crowd, server);
         assert!(of_crowd.iter().all(|gone| !gone.is_cancelled()), "there was room");
-        let newest = callers.enter(server).1;
-        of_crowd.push(callers.enter(crowd).1);
+        assert!(callers.enter(crowd).is_none(), "a crowd waits for itself");
+        let newest = callers.enter(server).unwrap().1;
         let closed: Vec<_> = of_crowd.iter().map(CancellationToken::is_cancelled).collect();
-        assert_eq!(closed.iter().filter(|closed| **closed).count(), 2);
-        assert!(closed[0] && closed[1], "the oldest two of the crowd");
-        assert!(!kept.is_cancelled() && !newest.is_cancelled());
-        callers.leave(first);
-        assert!(!callers.enter(crowd).1.is_cancelled(), "what left gave its place back");
+        assert!(closed[0] && closed.iter().filter(|closed| **closed).count() == 1, "the oldest of the crowd");
+        assert!(!kept[0].is_cancelled() && !newest.is_cancelled());
         assert_eq!(callers.open.len(), CONNECTIONS);
-        assert_eq!(of_crowd.iter().filter(|gone| gone.is_cancelled()).count(), 2);
+    }
+
+    #[test]
+    fn two_addresses_end_with_half_of_the_places_each() {
+        let [crowd, server] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let (mut callers, ..) = callers_of(crowd, server);
+        while callers.enter(server).is_some() {}
+        let of = |from: IpAddr| callers.open.values().filter(|(open, _)| *open == from).count();
+        assert_eq!((of(crowd), of(server)), (CONNECTIONS / 2, CONNECTIONS / 2));
+    }
+
+    #[tokio::test]
+    async fn who_waits_gets_the_place_that_becomes_free() {
+        let port = Arc::<Port>::default();
+        let from = IpAddr::from([10, 0, 0, 1]);
+        let mut places = Vec::new();
+        for _ in 0..CONNECTIONS {
+            places.push(Place::of(&port, from).await);
+        }
+        let (waits, freed) = tokio::join!(timeout(PATIENCE, Place::of(&port, from)), async { drop(places.pop()) });
+        assert!(waits.is_ok(), "{freed:?}");
     }
 }

@@ -88,6 +88,8 @@ pub(crate) struct Sight {
     pub(crate) broken: bool,
     /// The clocks of the node advanced at the last look.
     pub(crate) counted: bool,
+    /// It served without a break at the last look, and nobody kept it out of service.
+    pub(crate) serves: bool,
     pub(crate) suspect: bool,
     /// When the node became suspect; 0: it is not.
     pub(crate) since: UnixSeconds,

@@ -114,10 +114,10 @@ const METADATA: [IpAddr; 8] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
-/// What a network translates to IPv4 (RFC 6052) is asked there.
+/// What a network translates to IPv4 is asked there: by the prefix of RFC 6052, or of RFC 8215.
 fn translated(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+        IpAddr::V6(address) if address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] || address.segments()[..3] == [0x64, 0xff9b, 1] => {
             let [.., a, b, c, d] = address.octets();
             Ipv4Addr::new(a, b, c, d).into()
         }
@@ -155,6 +155,7 @@ mod tests {
             ("fe80::1", false),
             ("64:ff9b::169.254.169.254", false),
             ("64:ff9b::7f00:1", false),
+            ("64:ff9b:1::169.254.169.254", false),
             ("64:ff9b::8.8.8.8", true),
             ("fd00:ec2::23", false),
             ("fd20:ce::254", false),

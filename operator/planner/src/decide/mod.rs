@@ -501,7 +501,7 @@ impl<'a> Pass<'a> {
         for managed in managed_nodes.iter().filter(|managed| managed.chosen && managed.grant.is_none()) {
             let Some(deployment) = managed.deployment.filter(|_| !self.plan.node_states.contains_key(managed.name)) else { continue };
             if !managed.is_unavailable() {
-                let suspect = self.suspicion(managed, settings, true).filter(|_| managed.settled);
+                let suspect = self.suspicion(managed, settings).filter(|_| managed.settled);
                 match (managed.held_back.clone(), suspect) {
                     (None, Some(suspect)) => self.hold_attached(managed, settings, NodePhase::Proving, suspect),
                     _ if managed.settled => {}
@@ -522,7 +522,7 @@ impl<'a> Pass<'a> {
             self.hold_attached(managed, settings, NodePhase::Unavailable, by_others.unwrap_or_else(unready));
         }
         for managed in managed_nodes.iter().filter(|managed| managed.chosen) {
-            let suspect = self.suspicion(managed, settings, !managed.is_unavailable());
+            let suspect = self.suspicion(managed, settings);
             if let Some(state) = self.plan.node_states.get_mut(managed.name).filter(|state| !matches!(state.reason, Reason::Suspect { .. }))
             {
                 state.suspect = suspect;

@@ -32,7 +32,11 @@ impl Pass<'_> {
 
     /// How the rollout stands: which nodes failed, whether that halts it, and which ones a person wants to be tried again.
     pub(super) fn judge(&mut self, managed_nodes: &[ManagedNode<'_>]) -> BTreeSet<String> {
-        let Ok(targets) = self.targets else { return BTreeSet::new() };
+        let Ok(targets) = self.targets else {
+            // Who makes the spec invalid for a moment lets nothing pass.
+            self.plan.sights = self.snapshot.sights.clone();
+            return BTreeSet::new();
+        };
         let mut sights = self.snapshot.sights.look(self.snapshot, targets, &self.ledger, managed_nodes);
         // What was rolled back is tried again, and nothing else runs instead any more.
         let failed_before = self.ledger.rolled_back.as_ref().is_some_and(|rolled_back| rolled_back.from == targets.newest);

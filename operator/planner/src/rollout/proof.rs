@@ -209,7 +209,8 @@ impl Sights {
         let reached: BTreeMap<_, _> = targets.rollout_state(ledger).into_iter().flat_map(|rollout| &rollout.reached).collect();
         for (node, uid) in &reached {
             let ran = |sight: &Sight| sight.node_uid == **uid && sight.revision == targets.effective.revision;
-            if self.revision == targets.effective.revision && self.gone.contains(*uid) {
+            let there = snapshot.nodes.get(*node).is_some_and(|node| node.uid == **uid);
+            if self.revision == targets.effective.revision && self.gone.contains(*uid) && !there {
                 // Not in the ledger yet.
                 gone.insert((*uid).clone());
             } else if !self.nodes.get(*node).is_some_and(ran) {
@@ -342,6 +343,11 @@ impl Sights {
         self.nodes.get(node).filter(|sight| sight.suspect).map(Sight::record)
     }
 
+    /// It serves now, so that time speaks for it.
+    pub fn serves(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|sight| sight.serves)
+    }
+
     /// Names of the nodes that are suspect.
     pub fn suspects(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter(|(_, sight)| sight.suspect).map(|(node, _)| node.as_str())
@@ -382,6 +388,7 @@ impl Sights {
             Some(match sight.broken {
                 _ if sight.loss.is_some() => (0, JUDGED_AFTER),
                 true => (sight.out, clocks.node_deadline),
+                false if !sight.serves => return None,
                 false if sight.suspect && sight.falls() < 2 => (sight.unbroken, clocks.proven_after),
                 false if sight.suspect || sight.falls() > 0 => (sight.unbroken, clocks.forgotten_after),
                 false => return None,
@@ -510,6 +517,8 @@ impl Sight {
         }
         let judged = went_on && self.attached && clocks.suspects();
         let broke = self.look_at_pods(managed, watched, judged, self.lost || excused);
+        // Without pods it does not serve, nor while somebody else keeps it out of service.
+        self.serves = self.attached && !self.broken && !managed.is_empty() && managed.taken_out().is_none();
         if !self.attached {
             self.unbroken = 0;
             return;
@@ -519,9 +528,7 @@ impl Sight {
             // What is not whole at the moment of its attach has not broken since.
             self.suspect |= clocks.suspects() && (went_on || fresh || self.suspect);
         } else if went_on && !was_broken {
-            // Without pods it has not served, nor has it while somebody else keeps it out of service.
-            let serves = !managed.is_empty() && managed.taken_out().is_none();
-            self.unbroken = self.unbroken.saturating_add(if serves { watched } else { 0 });
+            self.unbroken = self.unbroken.saturating_add(if self.serves { watched } else { 0 });
         } else if !fresh {
             self.unbroken = 0;
         }
@@ -566,8 +573,9 @@ impl Sight {
             }
             broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
             // One that was refused at admission has not filled the disk. A kubelet says so only when the containers have ended, and until
-            // then that the pod is not ready: that is the same fall.
-            if pod.evicted && known.is_some_and(|known| !known.ended && known.served && !known.fell) && judged && !excused {
+            // then that the pod is not ready, or that it restarts: that is the same fall.
+            let fell = |known: &PodSight| known.fell || known.restarted.is_some_and(|since| since <= FALLS_AFTER);
+            if pod.evicted && known.is_some_and(|known| !known.ended && known.served && !fell(known)) && judged && !excused {
                 self.evictions = self.evictions.saturating_add(1);
                 self.last = EVICTED;
             }
