@@ -11,7 +11,7 @@ use super::{
 use crate::{bed::machine, scenarios};
 
 /// Of virtual kubelets.
-const ALSO: [&str; 14] = [
+const ALSO: [&str; 13] = [
     "three_rollouts_in_a_row_lose_no_request",
     "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made",
     "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",
@@ -21,7 +21,6 @@ const ALSO: [&str; 14] = [
     "pods_that_a_kubelet_refuses_are_not_made_without_end",
     "a_revision_that_crashes_two_seconds_after_each_start_reaches_one_node_and_is_rolled_back",
     "a_power_cut_just_after_the_first_node_got_a_sound_revision_holds_the_others_back_and_condemns_nothing",
-    "nodes_join_leave_and_come_back_while_serving",
     "a_machine_that_replaces_one_on_which_a_revision_failed_gets_the_former_one_and_no_other_node_gets_the_bad_one",
     "a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then",
     "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",

@@ -165,8 +165,8 @@ fn summary(document: &str) -> String {
         let passed = count(PASSED);
         let way = match policies {
             Policies::None => "webhook",
-            Policies::Beta => "policy (beta), webhook",
-            Policies::Stable => "policy, webhook",
+            Policies::Beta => "policy (beta)",
+            Policies::Stable => "policy",
         };
         let cells = [format!(" {version} |"), "---|".to_owned(), format!(" {passed} of {} |", passed + count(FAILED)), format!(" {way} |")];
         for (line, cell) in lines.iter_mut().zip(cells) {

@@ -61,8 +61,12 @@ async fn rolls_out(bed: &Bed, guide: &Guide, version: &str, commands: &[&str]) -
     guide.write("edge/Chart.yaml", "apiVersion: v2\nname: edge\nversion: 1.0.0\n")?;
     let resource = product::resource(version, &rolling_update(1, deployment_mark()));
     guide.write("edge/templates/edge.yaml", &resource.to_string())?;
-    for command in commands {
+    for (index, command) in commands.iter().enumerate() {
         guide.shell(command).await?;
+        if index + 1 < commands.len() {
+            let made = product::api(bed).get(product::NAME).await?;
+            ensure!(!product::has_ended(&made, NODES.len()), "the rollout was over before anybody waited for it");
+        }
     }
     let made = product::api(bed).get(product::NAME).await?;
     ensure!(made.spec.template == product::template(version), "it has another template than version {version}: {}", made.spec.template);

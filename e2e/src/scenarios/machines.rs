@@ -29,6 +29,27 @@ fn four_machines() -> Options {
     four_nodes().with_kubelets()
 }
 
+/// Somebody deletes the Node of a machine that serves, and its kubelet is restarted.
+pub const REGISTERED_ANEW: Scenario = Scenario {
+    name: "a_node_that_its_kubelet_registers_anew_serves_again_and_takes_no_other_one_along",
+    options: four_machines,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(registered_anew(bed)),
+};
+
+async fn registered_anew(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
+    let uid = bed.node("n2")?.re_register().await?;
+    bed.say(&format!("n2 is another Node, {uid}"));
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.haproxy.serves(product::ROLLED_OUT, &NODES).await?;
+    watch.at_least(3).await?;
+    // Its pods end unannounced.
+    traffic.loses_at_most(2 * UNANNOUNCED, bed).await
+}
+
 /// What nobody deploys beside the operator, and many use.
 pub const IMAGES: Scenario = Scenario {
     name: "the_images_of_the_plugin_and_of_virtual_kubelet_run_in_containerd_as_they_do_elsewhere",

@@ -175,6 +175,7 @@ pub const ALL: &[Scenario] = &[
     machines::KILLED,
     machines::FULL_DISK,
     machines::OUT_OF_MEMORY,
+    machines::REGISTERED_ANEW,
     machines::IMAGES,
     process_pods::ADOPTED,
     node_library::PROMISES,

@@ -10,6 +10,7 @@ use crate::{
         guide::Guide,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
+    eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
 };
@@ -42,8 +43,12 @@ async fn critical_pods(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "3").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let classes = "jsonpath={range .items[*]}{.metadata.name}={.spec.priorityClassName} {end}";
-    let checkers = bed.kubectl(&["get", "pods", "-l", crds::names::HEALTH_CHECKER_LABEL, "-o", classes]).await?;
-    ensure!(checkers.split_whitespace().count() == NODES.len() && !checkers.contains("critical"), "{checkers}");
+    eventually(product::ROLLED_OUT, "no health checker has a class", async || {
+        let checkers = bed.kubectl(&["get", "pods", "-l", crds::names::HEALTH_CHECKER_LABEL, "-o", classes]).await?;
+        ensure!(checkers.split_whitespace().count() == NODES.len() && !checkers.contains("critical"), "{checkers}");
+        Ok(())
+    })
+    .await?;
     bed.say("without a class, health checkers need no quota");
     traffic.all_served(bed).await
 }
