@@ -45,10 +45,14 @@ impl Pass<'_> {
             tried_again || targets.rollout_state(&self.ledger).is_some_and(|rollout| self.snapshot.resource.is_retried(rollout));
         // Before anything is concluded from what was seen.
         if everywhere {
-            managed_nodes.iter().for_each(|managed| sights.forgive(managed.name));
+            for managed in managed_nodes {
+                sights.forgive(managed.name);
+            }
         }
         let (mut rollout, retried) = rollout_state::observe(self.snapshot, targets, &self.ledger, &sights, managed_nodes);
-        retried.iter().for_each(|node| sights.forgive(node));
+        for node in &retried {
+            sights.forgive(node);
+        }
         let now = self.snapshot.now;
         let running = managed_nodes
             .iter()

@@ -574,8 +574,8 @@ impl Sight {
             broke |= known.is_some_and(|known| ran_anew(known, pod)) || next.ended && known.is_none_or(|known| !known.ended);
             // One that was refused at admission has not filled the disk. A kubelet says so only when the containers have ended, and until
             // then that the pod is not ready, or that it restarts: that is the same fall.
-            let fell = |known: &PodSight| known.fell || known.restarted.is_some_and(|since| since <= FALLS_AFTER);
-            if pod.evicted && known.is_some_and(|known| !known.ended && known.served && !fell(known)) && judged && !excused {
+            let was_counted = |known: &PodSight| known.fell || known.restarted.is_some_and(|since| since <= FALLS_AFTER);
+            if pod.evicted && known.is_some_and(|known| !known.ended && known.served && !was_counted(known)) && judged && !excused {
                 self.evictions = self.evictions.saturating_add(1);
                 self.last = EVICTED;
             }
