@@ -329,9 +329,7 @@ impl Audit<'_> {
         let Some(trial) = self.proof.trials.get_mut(of) else { return };
         trial.away.retain(|_, away| at - *away < STALE);
         trial.away.insert(node.to_owned(), at);
-        // One that went before its pods changed says nothing of the revision.
-        let ran = trial.says.get(node).is_some_and(|(says, _)| *says == trial.newest);
-        if let Some(uid) = trial.given.remove(node).filter(|uid| vanished && ran && reached.is_some_and(|reached| reached == **uid)) {
+        if let Some(uid) = trial.given.remove(node).filter(|uid| vanished && reached.is_some_and(|reached| reached == **uid)) {
             trial.lost.insert(uid);
         }
     }

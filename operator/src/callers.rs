@@ -63,27 +63,27 @@ impl Callers {
 
 /// Callers of one port, and word of each place that becomes free.
 #[derive(Debug, Default)]
-struct Port {
+struct PortCallers {
     callers: Mutex<Callers>,
     freed: Notify,
 }
 
 /// A place of a connection, until it is dropped.
-struct Place {
-    port: Arc<Port>,
+struct CallerPlace {
+    port: Arc<PortCallers>,
     id: u64,
     gone: CancellationToken,
 }
 
-impl Drop for Place {
+impl Drop for CallerPlace {
     fn drop(&mut self) {
         self.port.callers.lock().open.remove(&self.id);
         self.port.freed.notify_waiters();
     }
 }
 
-impl Place {
-    async fn of(port: &Arc<Port>, from: IpAddr) -> Self {
+impl CallerPlace {
+    async fn of(port: &Arc<PortCallers>, from: IpAddr) -> Self {
         loop {
             let freed = port.freed.notified();
             if let Some((id, gone)) = port.callers.lock().enter(from) {
@@ -100,7 +100,7 @@ pub async fn accept<F: Future<Output = ()> + Send + 'static>(
     stop: CancellationToken,
     handle: impl Fn(TcpStream) -> F,
 ) {
-    let port = Arc::<Port>::default();
+    let port = Arc::<PortCallers>::default();
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -121,7 +121,7 @@ pub async fn accept<F: Future<Output = ()> + Send + 'static>(
         }
         let (handled, port) = (handle(stream), Arc::clone(&port));
         tasks.spawn(async move {
-            let Ok(place) = timeout(PATIENCE, Place::of(&port, from)).await else { return };
+            let Ok(place) = timeout(PATIENCE, CallerPlace::of(&port, from)).await else { return };
             tokio::select! {
                 () = place.gone.cancelled() => tracing::debug!(%from, "a connection gave way to a newer one"),
                 () = handled => {}
@@ -188,13 +188,13 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_gets_the_place_that_becomes_free() {
-        let port = Arc::<Port>::default();
+        let port = Arc::<PortCallers>::default();
         let from = IpAddr::from([10, 0, 0, 1]);
         let mut places = Vec::new();
         for _ in 0..CONNECTIONS {
-            places.push(Place::of(&port, from).await);
+            places.push(CallerPlace::of(&port, from).await);
         }
-        let (waits, freed) = tokio::join!(timeout(PATIENCE, Place::of(&port, from)), async { drop(places.pop()) });
+        let (waits, freed) = tokio::join!(timeout(PATIENCE, CallerPlace::of(&port, from)), async { drop(places.pop()) });
         assert!(waits.is_ok(), "{freed:?}");
     }
 }

@@ -644,13 +644,17 @@ async fn a_config_map_that_comes_late_starts_the_pod_that_waits_for_it_and_is_re
     assert_eq!(world.state().reads.len(), reads, "it was read again");
 }
 
-/// What is logged, as text.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// What is logged by this thread, as text.
+    static LOGGED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Writes to [`LOGGED`].
+struct Logged;
 
 impl std::io::Write for Logged {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(text);
+        LOGGED.with_borrow_mut(|logged| logged.extend_from_slice(text));
         Ok(text.len())
     }
 
@@ -661,17 +665,16 @@ impl std::io::Write for Logged {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_a_provider_logs_or_traces_is_in_a_span_that_names_the_call_and_the_pod() {
-    let logged = Logged::default();
-    let writer = logged.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _subscribed = tracing::subscriber::set_default(subscriber);
+    // For all threads: where others have none, what one of them asked for first is taken to interest nobody.
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Logged).finish();
+    tracing::subscriber::set_global_default(subscriber).expect("no other test logs");
     let world = World::new();
     world.make(pod("web"));
     let _controller = world.start(|_| {}).await;
     world.until("it runs", |state| state.runs("web")).await;
     world.delete("web");
     world.until("it is forgotten", |state| state.was_called("forget web")).await;
-    let logged = String::from_utf8(logged.0.lock().unwrap().clone()).unwrap();
+    let logged = String::from_utf8(LOGGED.with_borrow(Clone::clone)).unwrap();
     let in_span = |does: &str| logged.lines().find(|line| line.ends_with(&format!("the provider does {does}"))).expect(does).to_owned();
     for (does, call) in [("create web", "create_pod"), ("delete web", "delete_pod"), ("forget web", "forget_pod")] {
         let span = format!("provider_call{{call=\"{call}\" otel.name=\"{call}\" namespace=\"default\" pod=\"web\" uid=\"uid-web\"}}");
