@@ -1,5 +1,8 @@
 //! Who is connected to a port of the operator. Every pod of the cluster may reach it: none of them keeps the others out, and none costs
 //! more than a place.
+//!
+//! `virtual-kubelet` accepts the connections of the kubelet's API by itself, with clients' certificates, upgrades and keepalives: it is a
+//! library of its own that knows nothing of this product.
 
 use axum::Router;
 use hyper_util::{

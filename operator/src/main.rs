@@ -178,7 +178,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
         () = Arc::clone(&observer).follow(client, writer) => anyhow::bail!("the watches ended"),
     };
     stop.cancel();
-    // The server ends with `stop`; its own failure was already seen by whoever probed it.
+    // The server ends with `stop`, once it has answered those who asked before.
     let _ = tokio::time::timeout(LINGERS, server).await;
     match outcome {
         LeadershipEnd::Stopped => {

@@ -82,8 +82,7 @@ impl ControlPlane {
         let mut this = Self { authority, components: Vec::new(), binary, logs: state.join("logs"), state: state.to_owned(), admin };
         let (signing_key, public_key) = this.authority.service_account_keys()?;
         this.start_etcd()?;
-        let admission = if critical_needs_quota { Some(critical_needs_quota_configuration()) } else { None };
-        this.start_api_server(&signing_key, &public_key, timing, admission)?;
+        this.start_api_server(&signing_key, &public_key, timing, critical_needs_quota)?;
         let client = this.admin_client().await?;
         eventually(START, "the API server is ready", async || {
             this.check()?;
@@ -234,7 +233,7 @@ impl ControlPlane {
         )
     }
 
-    fn start_api_server(&mut self, signing_key: &Path, public_key: &Path, timing: &Timing, admission: Option<Value>) -> Result<()> {
+    fn start_api_server(&mut self, signing_key: &Path, public_key: &Path, timing: &Timing, critical_needs_quota: bool) -> Result<()> {
         let tokens = write_private(&self.state.join("pki/tokens.csv"), &format!("{ADMIN_TOKEN},admin,admin,system:masters\n"))?;
         let addresses = [IpAddr::from(network::BED), IpAddr::from(network::KUBERNETES_SERVICE), IpAddr::from([127, 0, 0, 1])];
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
@@ -271,13 +270,13 @@ impl ControlPlane {
             ("default-unreachable-toleration-seconds", timing.eviction_seconds.to_string()),
         ];
         let further = std::env::var(API_SERVER_FLAGS).unwrap_or_default();
-        let admission = match admission {
-            Some(configuration) => Some(write_private(&self.state.join("admission.json"), &configuration.to_string())?),
-            None => None,
-        };
-        let admission = admission.map(|file| format!("--admission-control-config-file={}", file.display()));
         let flags = flags.iter().map(|(flag, value)| format!("--{flag}={value}"));
-        self.run("kube-apiserver", flags.chain(further.split_whitespace().map(str::to_owned)).chain(admission).collect())
+        let mut flags: Vec<_> = flags.chain(further.split_whitespace().map(str::to_owned)).collect();
+        if critical_needs_quota {
+            let file = write_private(&self.state.join("admission.json"), &critical_needs_quota_configuration().to_string())?;
+            flags.push(format!("--admission-control-config-file={}", file.display()));
+        }
+        self.run("kube-apiserver", flags)
     }
 
     fn start_controller_manager(&mut self, signing_key: &Path, timing: &Timing) -> Result<()> {

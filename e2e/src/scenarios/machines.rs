@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use crds::{names, status::NodeState};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, api::PostParams};
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
@@ -65,15 +65,12 @@ async fn images_run(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     bed.kubectl(&["create", "clusterrolebinding", "everything", "--clusterrole=cluster-admin", "--serviceaccount=default:default"]).await?;
     let image = |name: &str| format!("{}{name}:{}", images::REGISTRY, env!("CARGO_PKG_VERSION"));
-    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
-    let start = async |name: &str, spec: Value| -> Result<()> {
-        let pod = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
-        pods.create(&PostParams::default(), &pod).await.with_context(|| format!("creating pod {name}")).map(drop)
-    };
+    let pod = |name: &str, spec: Value| json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "default" }, "spec": spec });
 
     // It finds the cluster by the pod's own account.
     let container = json!({ "name": "plugin", "image": image("kubectl-ids"), "args": ["status", product::NAME] });
-    start("plugin", json!({ "nodeName": "n1", "restartPolicy": "Never", "containers": [container] })).await?;
+    bed.apply(&[pod("plugin", json!({ "nodeName": "n1", "restartPolicy": "Never", "containers": [container] }))]).await?;
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), "default");
     let told = eventually(RUNS, "the plugin has ended", async || {
         let status = pods.get("plugin").await?.status.unwrap_or_default();
         ensure!(status.phase.as_deref() == Some("Succeeded"), "{status:?}");
@@ -94,7 +91,7 @@ async fn images_run(bed: &mut Bed) -> Result<()> {
         }],
         "volumes": [{ "name": "cluster", "secret": { "secretName": "kubeconfig" } }],
     });
-    start("fleet", fleet).await?;
+    bed.apply(&[pod("fleet", fleet)]).await?;
     let nodes = Api::<Node>::all(bed.client.clone());
     eventually(RUNS, "three simulated nodes are Ready", async || {
         for name in ["sim-0", "sim-1", "sim-2"] {

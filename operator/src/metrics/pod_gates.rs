@@ -18,8 +18,14 @@ labels! {
     WebhookAnswer { answer: &'static str }
 }
 
-/// What a condition becomes: of false, of true, and of nothing.
-const TO: [&str; 3] = ["false", "true", "unset"];
+/// What a condition becomes, as a label.
+fn word(to: Option<bool>) -> &'static str {
+    match to {
+        Some(true) => "true",
+        Some(false) => "false",
+        None => "unset",
+    }
+}
 
 /// All of them.
 #[derive(Clone, Debug)]
@@ -55,15 +61,14 @@ impl PodGateMetrics {
 
     /// The gate of this namespace and name is gone.
     pub fn forget(&self, (namespace, name): &(String, String)) {
-        for to in TO {
+        for to in [Some(true), Some(false), None].map(word) {
             self.transitions.remove(&Became { gate: format!("{namespace}/{name}"), to });
         }
     }
 
     /// A gate changed a condition.
     pub fn changed(&self, (namespace, name): &(String, String), to: Option<bool>) {
-        let to = TO[to.map_or(2, usize::from)];
-        self.transitions.get_or_create(&Became { gate: format!("{namespace}/{name}"), to }).inc();
+        self.transitions.get_or_create(&Became { gate: format!("{namespace}/{name}"), to: word(to) }).inc();
     }
 
     /// The webhook has answered.
