@@ -9,6 +9,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if a Job reports before `helm uninstall`. Nobody can pull an image of registry.invalid: a release that never ran must not be held up by the Job. */}}
+{{- define "ingress-daemonset.reports" -}}
+{{- if and .Values.uninstallReport.enabled (not (hasPrefix "registry.invalid/" .Values.image.repository)) }}yes{{ end -}}
+{{- end }}
+
 {{/* What comes before the path of a document, such as docs/operations.md. */}}
 {{- define "ingress-daemonset.documentation" -}}
 {{- with .Values.documentation }}{{ trimSuffix "/" . }}/{{ end -}}
