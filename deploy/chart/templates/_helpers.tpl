@@ -1,4 +1,4 @@
-{{/* The name of an image, of (dict "image" (its values) "appVersion" (the chart's)). A digest says exactly which; a tag beside it would say nothing. */}}
+{{/* The name of an image, of (dict "image" (its values) "appVersion" (the chart's)). A digest says exactly which; a tag beside it would say nothing. Pass it through toYaml: a name that begins with an IPv6 address needs quotes. */}}
 {{- define "ingress-daemonset.image" -}}
 {{- with .image -}}
 {{- if .digest -}}
