@@ -211,7 +211,7 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 	@touch $@
 
 # A release: docs/releasing.md. What it publishes beside images is in target/release-files.
-.PHONY: chart plugin-binaries plugin-check plugin-archives release-files release-tools release-test
+.PHONY: chart plugin-binaries plugin-check plugin-archives plugin-test release-files release-tools release-test
 
 chart: $(HELM)
 	@.ci/chart package
@@ -224,6 +224,9 @@ plugin-check:
 
 plugin-archives:
 	@.ci/plugin-archives
+
+plugin-test:
+	@.ci/plugin-test
 
 release-files:
 	@.ci/release-files
