@@ -161,7 +161,8 @@ images-test: images control-plane build
 	cd deploy/images && go test -count=1 -tags images .
 	BED_PROGRAMS=target/cross/$(shell uname -m)-unknown-linux-musl/release target/debug/bed scenario three_rollouts_in_a_row_lose_no_request
 
-# The images of the Containerfile are those of `make images`, to the byte. Ten to twenty minutes; it needs root, buildah and debootstrap.
+# The images of the Containerfile have the files of `make images`, to the byte, and say the same of themselves. Ten to twenty minutes; it needs
+# root, buildah, debootstrap and jq.
 containerfile-test:
 	@.ci/deps containerfile
 	@.ci/containerfile-test
