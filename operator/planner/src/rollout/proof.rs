@@ -203,6 +203,29 @@ impl Sights {
         for (node, sight) in &mut nodes {
             sight.judge_loss(|since| company.is_none(node, since));
         }
+        let (gone, excused) = self.that_went(snapshot, targets, ledger, |node| !common_trouble && company.is_none(node, 0));
+        let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
+        let runs = runs_of(running.flat_map(|managed| managed.pods));
+        let revision = targets.effective.revision.clone();
+        let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
+        let counted =
+            || targets.rollout_state(ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof);
+        let before = if self.revision == next.revision { self.proof } else { counted() };
+        let since = if self.revision == next.revision && self.proving { watched } else { 0 };
+        next.proving = next.goes_on(targets, ledger, managed_nodes);
+        next.proof = if next.proving { before.saturating_add(since) } else { 0 };
+        next
+    }
+
+    /// UIDs of Nodes that have gone: those that were lost with the revision, and those that say nothing of it. `tells`: the loss of a node
+    /// says something.
+    fn that_went(
+        &self,
+        snapshot: &Snapshot,
+        targets: &Targets,
+        ledger: &Ledger,
+        tells: impl Fn(&str) -> bool,
+    ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
         let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
         // What nobody saw run the revision says nothing of it: the Node went before its pods changed, or while no operator looked.
@@ -218,25 +241,15 @@ impl Sights {
             }
         }
         for (node, sight) in went {
-            if sight.announced || common_trouble || !company.is_none(node, 0) {
+            if sight.announced || !tells(node) {
                 excused.insert(sight.node_uid.clone());
             } else if sight.revision == targets.effective.revision
-                && (sight.is_recent(clocks) || reached.get(node) == Some(&&sight.node_uid))
+                && (sight.is_recent(Periods::of(&targets.effective)) || reached.get(node) == Some(&&sight.node_uid))
             {
                 gone.insert(sight.node_uid.clone());
             }
         }
-        let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
-        let runs = runs_of(running.flat_map(|managed| managed.pods));
-        let revision = targets.effective.revision.clone();
-        let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
-        let counted =
-            || targets.rollout_state(ledger).filter(|rollout| rollout.runs == written(next.runs)).map_or(0, |rollout| rollout.proof);
-        let before = if self.revision == next.revision { self.proof } else { counted() };
-        let since = if self.revision == next.revision && self.proving { watched } else { 0 };
-        next.proving = next.goes_on(targets, ledger, managed_nodes);
-        next.proof = if next.proving { before.saturating_add(since) } else { 0 };
-        next
+        (gone, excused)
     }
 
     fn lost_lately(&self, watched: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Loss> {
