@@ -5,7 +5,7 @@ use super::{BREAKS, Event, NODES};
 use crate::world::{
     audit::{entry, token},
     cluster::{Cluster, node_of, revision},
-    pods::{Flaps, Pod},
+    pods::{Breaks, Flaps, Pod},
 };
 use crds::{
     holders::EntryPhase,
@@ -15,12 +15,18 @@ use crds::{
 use proptest::{prelude::*, sample::select};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How pods of the revision behave. Short times without readiness, which are no falls, come soon enough for their sum to be a failure.
+/// How pods of the revision behave. Those without a probe are ready again at once. Short times without readiness, which are no falls, come soon enough for their sum to be a failure.
 pub fn flaps(good: std::ops::Range<i64>) -> impl Strategy<Value = Flaps> {
-    let crashes = (good.clone(), 1..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
+    let crashes = (good.clone(), prop_oneof![Just(0), 1..40i64]).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
     let fails = (good, 11..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
     let short = (1..15i64, 4..11i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
     prop_oneof![3 => crashes, 3 => fails, 1 => short]
+}
+
+/// What the revision does: most break their pods, some the machine, for so short that nobody finds its Node not Ready, or for longer.
+pub fn breaks(good: std::ops::Range<i64>) -> impl Strategy<Value = Breaks> {
+    let machine = (good.clone(), prop_oneof![5..40i64, 40..120i64]).prop_map(|(good, down)| Breaks::Machine { good, down });
+    prop_oneof![4 => flaps(good).prop_map(Breaks::Pods), 1 => machine]
 }
 
 /// What befalls a fleet that gets such a revision: one operator, which is away, starts anew and loses writes, but never sees the past; clocks
@@ -98,11 +104,12 @@ fn uid(node: &serde_json::Value) -> String {
 }
 
 impl Record {
-    pub fn new(cluster: &Cluster, proven_after: i64) -> Self {
+    pub fn new(cluster: &Cluster, proven_after: i64, breaks: Breaks) -> Self {
         Self {
             revision: cluster.wish.revision_of(BREAKS),
             proven_after,
-            most: cluster.budget(),
+            // A machine that is lost may be anybody's fault: a second one tells.
+            most: cluster.budget() + usize::from(matches!(breaks, Breaks::Machine { .. })),
             reached: BTreeSet::new(),
             out: BTreeSet::new(),
             serving: cluster.nodes.values().map(uid).collect(),

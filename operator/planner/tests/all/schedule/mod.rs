@@ -10,7 +10,7 @@ use super::world::{
     audit::token,
     cluster::{Detacher, node_of},
     operator::{Operator, Request, STORES},
-    pods::{Flaps, Pod},
+    pods::{Breaks, Pod},
     wish::{ALL_MARKS, Pool, Unit, Zones},
 };
 use breaks::Record;
@@ -85,8 +85,8 @@ pub enum Event {
     Canary(u8),
     /// An image that never comes up, with a short deadline; and whether the rollout goes back by itself.
     Fails(bool),
-    /// An image whose pods are good for a while, and then are not, again and again.
-    Breaks(Flaps),
+    /// An image that is good for a while, and then is not, again and again.
+    Breaks(Breaks),
     OnDelete(bool),
     /// Zones have a budget of their own, come one by one, or mean nothing.
     Zones(u8),
@@ -216,7 +216,7 @@ fn guidance() -> impl Strategy<Value = Event> {
         3 => (0..7usize).prop_map(|field| Event::Field(field, 3)),
         3 => (1..NEW).prop_map(Event::Canary),
         3 => any::<bool>().prop_map(Event::Fails),
-        3 => breaks::flaps(1..30).prop_map(Event::Breaks),
+        3 => breaks::flaps(1..30).prop_map(|flaps| Event::Breaks(Breaks::Pods(flaps))),
         1 => Just(Event::OnDelete(true)),
         2 => (0..3u8).prop_map(Event::Zones),
         2 => Just(Event::OnDelete(false)),
@@ -467,8 +467,8 @@ impl Run {
     /// Changes the spec.
     fn order(&mut self, event: &Event) {
         self.world.change(|cluster| {
-            if let Event::Breaks(flaps) = *event {
-                cluster.flaps = Some((format!("app:{BREAKS}"), flaps));
+            if let Event::Breaks(breaks) = *event {
+                cluster.breaks = Some((format!("app:{BREAKS}"), breaks));
             }
             cluster.edit_wish(|wish| match *event {
                 Event::Image(image) => wish.image = image,
@@ -624,7 +624,7 @@ impl Run {
             cluster.detacher = Detacher::Good;
             cluster.answered.clear();
             cluster.refusing.clear();
-            cluster.flaps = None;
+            cluster.breaks = None;
             cluster.back.clear();
             cluster.silent.clear();
             // What failed, and what was given up, is tried again only when somebody changes the template or the policy.

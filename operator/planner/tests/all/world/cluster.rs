@@ -2,7 +2,7 @@
 
 use super::{
     api::{self, text},
-    pods::{Flaps, Pod, ReplicaSet},
+    pods::{Breaks, Pod, ReplicaSet},
     wish::{KEYS, POOL, STAMP, Wish, ZONE},
 };
 use crds::{ledger::Ledger, names};
@@ -76,8 +76,8 @@ pub struct Cluster {
     pub silent: BTreeSet<String>,
     /// Nodes whose kubelet refuses every pod.
     pub refusing: BTreeSet<String>,
-    /// Pods of this image break by themselves.
-    pub flaps: Option<(String, Flaps)>,
+    /// What this image does.
+    pub breaks: Option<(String, Breaks)>,
     /// When machines are back that died for so long that their Nodes turned not Ready, by a clock that nobody sets.
     pub back: BTreeMap<String, i64>,
     /// How many pods were made, by node.
@@ -127,7 +127,7 @@ impl Cluster {
             hanging: BTreeMap::new(),
             silent: BTreeSet::new(),
             refusing: BTreeSet::new(),
-            flaps: None,
+            breaks: None,
             back: BTreeMap::new(),
             made: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -247,6 +247,20 @@ impl Cluster {
         }
     }
 
+    /// Its revision kills those machines on which it has been ready for long enough.
+    fn kill_machines(&mut self) {
+        let Some((image, Breaks::Machine { good, down })) = self.breaks.clone() else { return };
+        let kills = |pod: &&Pod| pod.has_image(&image) && pod.ready && self.now >= pod.ready_at.saturating_add(good);
+        let nodes: BTreeSet<_> = self.pods.iter().filter(kills).map(|pod| pod.node.clone()).collect();
+        for node in nodes {
+            self.machine_restarts(&node, down);
+            // Containers begin when the kubelet is there again.
+            for pod in self.pods.iter_mut().filter(|pod| pod.node == node && pod.ends_at.is_none()) {
+                pod.ready_at = pod.ready_at.saturating_add(START);
+            }
+        }
+    }
+
     /// What the resource's annotation `…/retry` says.
     pub fn retry(&mut self, value: &str) {
         self.edit_resource(|resource| value.clone_into(&mut resource.retry));
@@ -316,6 +330,7 @@ impl Cluster {
         self.now += 1;
         self.passed += 1;
         self.start_machines();
+        self.kill_machines();
         self.run_kubelets();
         self.run_detacher();
         let mut found = self.found();
@@ -365,7 +380,9 @@ impl Cluster {
             if ready.is_none() {
                 pod.ends_at.get_or_insert(now + END);
             }
-            if let Some((_, flaps)) = self.flaps.as_ref().filter(|(image, _)| pod.has_image(image)) {
+            if let Some((image, Breaks::Pods(flaps))) = &self.breaks
+                && pod.has_image(image)
+            {
                 flaps.live(pod, now);
             }
             pod.live(now, ready == Some(&true), &mut self.version);

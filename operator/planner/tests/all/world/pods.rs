@@ -150,6 +150,17 @@ impl Flaps {
     }
 }
 
+/// What a revision does to the nodes that it runs on, again and again.
+#[derive(Clone, Copy, Debug)]
+pub enum Breaks {
+    Pods(Flaps),
+    /// A pod of it that has been ready for so many seconds kills the machine, which is down for so many.
+    Machine {
+        good: i64,
+        down: i64,
+    },
+}
+
 /// When a container that is begun now is ready.
 fn comes_up(template: &Value, now: i64) -> i64 {
     if template["spec"]["containers"][0]["image"] == BAD_IMAGE { i64::MAX } else { now + START }
