@@ -28,9 +28,17 @@ pub enum Command {
     CleanupNodes(CleanupNodes),
     /// Print which resources are left in the cluster, and what happens to them without an operator. The chart runs it before it is
     /// uninstalled.
-    Remaining,
+    Remaining(RemainingOptions),
     /// Print the `CustomResourceDefinition`s as YAML, for `kubectl apply -f -`.
     Crd,
+}
+
+/// Options of `remaining`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct RemainingOptions {
+    /// Fail if a resource is left: what follows would delete it, with its definition, while nobody takes its nodes out of service first.
+    #[arg(long)]
+    pub refuse: bool,
 }
 
 /// Options of `run`.
@@ -132,13 +140,15 @@ pub struct CompatFlags {
     /// Namespace of the preset's pods. Default: any, as in the original. Anyone who may create pods there can release nodes.
     #[arg(long, requires = "preset", default_value = "")]
     pub preset_namespace: String,
+    /// The preset taints nodes, too, that were there before this process and are idle. Also `STARTUP_BACKFILL=1`.
+    #[arg(long, requires = "preset")]
+    pub startup_backfill: bool,
 }
 
 /// Built-in gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BuiltInGate {
     /// As nodetaintshandler: startup.k8s.io/initializing=wait:NoSchedule until a pod startup.k8s.io/component=init is ready.
-    /// `STARTUP_BACKFILL=1` includes existing nodes that are idle.
     #[value(name = "startup.k8s.io")]
     Startup,
 }
@@ -189,6 +199,7 @@ impl CompatFlags {
         if let (None, Some(text)) = (self.run_as_daemon, of("TAINT_RUN_AS_DAEMON", "TAINT_RUN-AS-DAEMON")) {
             self.run_as_daemon = Some(parse_bool(&text).map_err(|error| format!("TAINT_RUN_AS_DAEMON={text}: {error}"))?);
         }
+        self.startup_backfill |= variable("STARTUP_BACKFILL").as_deref() == Some("1");
         Ok(self)
     }
 }
@@ -303,6 +314,19 @@ mod tests {
         for wrong in ["--taint=a", "--taint=:NoSchedule", "--taint=a:Never", "--taint="] {
             assert!(options(&[wrong]).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn backfill_is_asked_for_by_the_flag_or_by_the_variable_of_the_original() {
+        let asked = |arguments: &[&str], value: Option<&str>| {
+            let environment: Vec<_> = value.map(|value| ("STARTUP_BACKFILL", value)).into_iter().collect();
+            compat(arguments, &environment).map(|flags| flags.startup_backfill)
+        };
+        assert_eq!(asked(&["--preset=startup.k8s.io", "--startup-backfill"], None), Ok(true));
+        assert_eq!(asked(&["--preset=startup.k8s.io"], Some("1")), Ok(true));
+        assert_eq!(asked(&["--preset=startup.k8s.io"], Some("true")), Ok(false));
+        assert_eq!(asked(&["--preset=startup.k8s.io"], None), Ok(false));
+        assert!(asked(&["--startup-backfill"], None).unwrap_err().contains("--preset"));
     }
 
     #[test]

@@ -131,7 +131,7 @@ mod tests {
         let line = ["operator", "run"].iter().chain(arguments);
         match Arguments::parse_from(line).command {
             Command::Run(run) => *run,
-            Command::CleanupNodes(_) | Command::Remaining | Command::Crd => unreachable!("not asked for"),
+            Command::CleanupNodes(_) | Command::Remaining(_) | Command::Crd => unreachable!("not asked for"),
         }
     }
 

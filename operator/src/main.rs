@@ -13,7 +13,7 @@ use kube::{
     },
 };
 use operator::{
-    args::{Arguments, CleanupNodes, Command, CompatFlags, Run},
+    args::{Arguments, CleanupNodes, Command, CompatFlags, RemainingOptions, Run},
     client::layered,
     compat::{ConfigMapGate, one_pass},
     gates_shared::GateState,
@@ -44,7 +44,7 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let (result, on_error) = match arguments.command {
         Command::Crd => (print_crds().map(done), ExitCode::FAILURE),
-        Command::Remaining => (remaining().await.map(done), ExitCode::FAILURE),
+        Command::Remaining(options) => (remaining(options).await, ExitCode::FAILURE),
         Command::CleanupNodes(options) => (Box::pin(clean_up(&options)).await.map(done), ExitCode::FAILURE),
         Command::Run(run) => match run.compat.clone().or_environment(|name| std::env::var(name).ok()) {
             Err(error) => (Err(anyhow::anyhow!(error)), ExitCode::from(2)),
@@ -82,10 +82,11 @@ async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
     uninstall::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
 }
 
-async fn remaining() -> anyhow::Result<()> {
+async fn remaining(options: RemainingOptions) -> anyhow::Result<ExitCode> {
     use_ring()?;
-    print!("{}", remaining::report(&connect(Duration::from_secs(10), &Arc::default()).await?).await);
-    Ok(())
+    let report = remaining::report(&connect(Duration::from_secs(10), &Arc::default()).await?, options.refuse).await;
+    print!("{}", report.text);
+    Ok(if report.refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// One look at every node; the code says whether one is held.
@@ -107,7 +108,6 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
         reporter: reporter(&run),
         client,
         compat,
-        backfill: std::env::var("STARTUP_BACKFILL").as_deref() == Ok("1"),
         node_rights: run.node_rights(),
         health_checker_image: run.health_checker_image,
     };

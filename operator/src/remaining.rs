@@ -19,9 +19,18 @@ struct Remaining {
     names: Result<Vec<String>, String>,
 }
 
-/// What is left, what happens to it without an operator, and how to go on. It has no error: nobody is kept from uninstalling.
-pub async fn report(client: &Client) -> String {
-    text(&[
+/// For whoever uninstalls the operator.
+#[derive(Debug)]
+pub struct Report {
+    /// What is left, what happens to it without an operator, and how to go on.
+    pub text: String,
+    /// Something is left, or nobody knows, and `refuse` was asked for.
+    pub refused: bool,
+}
+
+/// What is left. It has no error: nobody is kept from uninstalling, unless `refuse` is set because the definitions go with the operator.
+pub async fn report(client: &Client, refuse: bool) -> Report {
+    let kinds = [
         Remaining {
             plural: "IngressDaemonSets",
             meaning: "Their pods and health checkers keep serving. Nobody updates them, and new nodes get no pods.",
@@ -37,7 +46,13 @@ pub async fn report(client: &Client) -> String {
             meaning: "New pods stay unready: nobody sets their condition.",
             names: names::<PodReadinessGate>(client).await,
         },
-    ])
+    ];
+    of(&kinds, refuse)
+}
+
+fn of(kinds: &[Remaining], refuse: bool) -> Report {
+    let refused = refuse && kinds.iter().any(|kind| kind.names.as_ref().map_or(true, |names| !names.is_empty()));
+    Report { text: text(kinds, refused), refused }
 }
 
 async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>(client: &Client) -> Result<Vec<String>, String> {
@@ -49,7 +64,7 @@ async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>
     }
 }
 
-fn text(kinds: &[Remaining]) -> String {
+fn text(kinds: &[Remaining], refused: bool) -> String {
     let mut lines = Vec::new();
     for Remaining { plural, meaning, names } in kinds {
         match names {
@@ -58,12 +73,19 @@ fn text(kinds: &[Remaining]) -> String {
             Ok(names) => {
                 let more = names.len().saturating_sub(NAMES);
                 let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-                lines.push(format!("- {plural}: {}{more}. {meaning}", names[..names.len().min(NAMES)].join(", ")));
+                let meaning = if refused { "" } else { meaning };
+                lines.push(format!("- {plural}: {}{more}. {meaning}", names[..names.len().min(NAMES)].join(", ")).trim_end().to_owned());
             }
         }
     }
     if lines.is_empty() {
         return "No IngressDaemonSets, NodeReadinessGates or PodReadinessGates are left.\n".into();
+    }
+    if refused {
+        lines.insert(0, "Nothing is uninstalled: these resources would be deleted with their definitions, all nodes at once:".into());
+        lines.push("Delete them while the operator runs, then uninstall it again: docs/operations.md#uninstall".into());
+        lines.push("To keep them, upgrade the release with crds.keep=true before you uninstall it.".into());
+        return lines.join("\n") + "\n";
     }
     lines.insert(0, "These resources stay in the cluster:".into());
     lines.push("To go on, install the operator again. It takes them over.".into());
@@ -75,13 +97,28 @@ fn text(kinds: &[Remaining]) -> String {
 mod tests {
     use super::*;
 
-    fn of(plural: &'static str, names: Result<Vec<String>, String>) -> Remaining {
+    fn kind(plural: &'static str, names: Result<Vec<String>, String>) -> Remaining {
         Remaining { plural, meaning: "What that means.", names }
+    }
+
+    fn told(kinds: &[Remaining]) -> String {
+        text(kinds, false)
+    }
+
+    #[test]
+    fn it_refuses_if_asked_to_while_something_is_left_or_nobody_knows() {
+        let some = || kind("Resources", Ok(vec!["a/one".into()]));
+        let refused = of(&[some()], true);
+        assert!(refused.refused && refused.text.contains("Nothing is uninstalled") && refused.text.contains("a/one"), "{refused:?}");
+        assert!(!refused.text.contains("stay in the cluster") && !refused.text.contains("What that means"), "{refused:?}");
+        assert!(of(&[kind("Resources", Err("forbidden".into()))], true).refused);
+        assert!(!of(&[kind("Resources", Ok(Vec::new()))], true).refused);
+        assert!(!of(&[some()], false).refused);
     }
 
     #[test]
     fn it_names_what_is_left_what_that_means_and_how_to_go_on() {
-        let some = text(&[of("Gates", Ok(Vec::new())), of("Resources", Ok(vec!["a/one".into(), "b/two".into()]))]);
+        let some = told(&[kind("Gates", Ok(Vec::new())), kind("Resources", Ok(vec!["a/one".into(), "b/two".into()]))]);
         assert!(some.contains("- Resources: a/one, b/two. What that means.\n"), "{some}");
         assert!(!some.contains("Gates"), "{some}");
         assert!(some.contains("install the operator again"), "{some}");
@@ -89,19 +126,19 @@ mod tests {
 
     #[test]
     fn nothing_left_is_said_in_a_sentence() {
-        assert_eq!(text(&[of("Gates", Ok(Vec::new()))]).lines().count(), 1);
+        assert_eq!(told(&[kind("Gates", Ok(Vec::new()))]).lines().count(), 1);
     }
 
     #[test]
     fn a_thousand_names_are_cut_short() {
         let names = (0..1000).map(|number| format!("ns/name-{number}")).collect();
-        let some = text(&[of("Resources", Ok(names))]);
+        let some = told(&[kind("Resources", Ok(names))]);
         assert!(some.contains("ns/name-19, and 980 more. ") && !some.contains("name-20,"), "{some}");
     }
 
     #[test]
     fn what_cannot_be_listed_is_not_called_gone() {
-        let some = text(&[of("Resources", Err("forbidden".into()))]);
+        let some = told(&[kind("Resources", Err("forbidden".into()))]);
         assert!(some.contains("- Resources: cannot be listed: forbidden\n"), "{some}");
     }
 }

@@ -58,16 +58,16 @@ fn first(known: &[ConfigMapState]) -> Found<'_> {
 }
 
 /// The gate of a preset; `since`: see [`preset::startup`].
-pub fn of_preset(options: &CompatFlags, backfill: bool, since: UnixSeconds) -> Option<Gate> {
+pub fn of_preset(options: &CompatFlags, since: UnixSeconds) -> Option<Gate> {
     match options.preset? {
-        BuiltInGate::Startup => Some(preset::startup(&options.preset_namespace, backfill, since)),
+        BuiltInGate::Startup => Some(preset::startup(&options.preset_namespace, options.startup_backfill, since)),
     }
 }
 
 /// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be read.
 pub fn gates_of_flags(flags: &CompatFlags) -> CompatGates {
     let named = |at: &ConfigMaps| legacy::gate(&at.namespace, &at.names.join(" or "), 0, Vec::new());
-    CompatGates { config_map: flags.legacy_configmap.as_ref().map(named), preset: of_preset(flags, false, 0), ..CompatGates::default() }
+    CompatGates { config_map: flags.legacy_configmap.as_ref().map(named), preset: of_preset(flags, 0), ..CompatGates::default() }
 }
 
 /// What a `ConfigMap` says.
@@ -98,13 +98,12 @@ impl ConfigMapGate {
         options: &CompatFlags,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Self {
-        let backfill = variable("STARTUP_BACKFILL").as_deref() == Some("1");
         if options.preset.is_some() && variable("STARTUP_WEBHOOK").is_some() {
             tracing::info!(
                 "STARTUP_WEBHOOK is ignored: nodes are tainted as they are created by a policy, or by the webhook of --webhook-service"
             );
         }
-        let preset = of_preset(options, backfill, chrono::Utc::now().timestamp());
+        let preset = of_preset(options, chrono::Utc::now().timestamp());
         let at = options.legacy_configmap.clone();
         state.change_compat(|compat| *compat = CompatGates { awaited: at.is_some(), preset, ..CompatGates::default() });
         Self { client, state, recorder, at, since: None, said: None }

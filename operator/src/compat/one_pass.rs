@@ -36,8 +36,6 @@ pub struct OnePassOptions {
     pub client: Client,
     /// Gates from the command line.
     pub compat: CompatFlags,
-    /// `STARTUP_BACKFILL` is set.
-    pub backfill: bool,
     /// Image of the health checker for resources that name none.
     pub health_checker_image: String,
     /// What resources may have written to Nodes.
@@ -140,7 +138,7 @@ where
 
 async fn from_command_line(options: &OnePassOptions) -> anyhow::Result<CompatGates> {
     let now = chrono::Utc::now().timestamp();
-    let mut compat = CompatGates { preset: of_preset(&options.compat, options.backfill, now), ..CompatGates::default() };
+    let mut compat = CompatGates { preset: of_preset(&options.compat, now), ..CompatGates::default() };
     let Some(at) = &options.compat.legacy_configmap else { return Ok(compat) };
     let api: Api<ConfigMap> = Api::namespaced(options.client.clone(), &at.namespace);
     for name in &at.names {
