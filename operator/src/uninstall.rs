@@ -74,12 +74,14 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     }
     let prefix = if options.dry_run { "would: " } else { "" };
     let cleaner = Cleaner { client, dry_run: options.dry_run, prefix };
-    // New nodes would get taints from them that nobody takes off any more.
-    cleaner.delete(cleaner.list::<MutatingAdmissionPolicyBinding>(names::GATE_LABEL).await?).await?;
-    cleaner.delete(cleaner.list::<MutatingAdmissionPolicy>(names::GATE_LABEL).await?).await?;
-    // Of an API server that has the first version, too, nothing is left now.
-    cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicyBinding>(names::GATE_LABEL).await?).await?;
-    cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicy>(names::GATE_LABEL).await?).await?;
+    // New nodes would get taints from them, and new pods conditions, that nobody takes off or sets any more.
+    for label in [names::GATE_LABEL, names::POD_GATE_LABEL] {
+        cleaner.delete(cleaner.list::<MutatingAdmissionPolicyBinding>(label).await?).await?;
+        cleaner.delete(cleaner.list::<MutatingAdmissionPolicy>(label).await?).await?;
+        // Of an API server that has the first version, too, nothing is left now.
+        cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicyBinding>(label).await?).await?;
+        cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicy>(label).await?).await?;
+    }
     let webhook = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_metadata_opt(WEBHOOK).await;
     cleaner.delete(webhook.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?).await?;
     let gates = definitions::list(client).await?;

@@ -15,10 +15,11 @@ use crate::{
     bed::{Bed, node::NodeSpec, operator},
     cluster::{
         detacher::{Detacher, Variant},
+        guide::Guide,
         product::{self, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
         workload,
     },
-    eventually::eventually,
+    eventually::{eventually, throughout},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::node_gates::originals::clean_up,
@@ -105,6 +106,14 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, both_marks()), &NODES).await?;
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
+    bed.apply(&[Guide::in_file(bed, "docs/pod-readiness.md", None, &NODES)?.named("PodReadinessGate", "injected")?]).await?;
+    let policies = ["get", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-l", crds::names::POD_GATE_LABEL, "-o", "name"];
+    eventually(MINUTE, "the gate of pods has its policy", async || {
+        let made = bed.kubectl(&policies).await?;
+        ensure!(made.lines().count() == 2, "{made}");
+        Ok(())
+    })
+    .await?;
     bed.kubectl(&["delete", "namespace", operator::NAMESPACE]).await?;
     let there = eventually_cleaned(bed, &["--dry-run"], "IngressDaemonSet default/edge is there").await?;
     ensure!(!there.contains("member-") && !there.contains("detach-holders"), "what is of use would go: {there}");
@@ -119,6 +128,8 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     ] {
         ensure!(said.contains(part), "{part} is missing: {said}");
     }
+    let left = bed.kubectl(&policies).await?;
+    ensure!(left.is_empty(), "new pods would get a condition that nobody sets: {left}");
     let nodes = Api::<ApiNode>::all(bed.client.clone());
     for node in NODES {
         nothing_of_ours(&nodes, node).await?;
@@ -127,6 +138,54 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     ensure!(!bindings.contains("ingress-daemonset-health-checker-"), "{bindings}");
     bed.say("nothing is left");
     Ok(())
+}
+
+/// The manifests of the operator are deleted first, and then the definitions, with what is left of them.
+pub const WRONG_ORDER: Scenario = Scenario {
+    name: "what_serves_goes_on_when_the_manifests_are_deleted_in_the_wrong_order_and_the_operator_ends_the_deletion_later",
+    options: four_nodes,
+    // With the operator back, all nodes go at once.
+    expected: || Expectations::budget(4),
+    body: |bed| Box::pin(wrong_order(bed)),
+};
+
+/// How long what serves is watched without an operator and without definitions.
+const WITHOUT: Duration = Duration::from_secs(20);
+
+async fn wrong_order(bed: &mut Bed) -> Result<()> {
+    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let watch = bed.haproxy.watch().await?;
+    let commands = Guide::in_file(bed, "docs/operations.md", Some("Uninstall"), &NODES)?;
+    let deletes = |what: &str| commands.commands().into_iter().find(|command| command.ends_with(what)).context("no such command");
+    commands.shell(&deletes("-f deploy/")?).await?;
+    commands.shell(&format!("{} --wait=false", deletes("-f crds/manifests/")?)).await?;
+    throughout(WITHOUT, "the resource is being deleted, and its pods are there", async || {
+        let resource = product::api(bed).get(product::NAME).await?;
+        ensure!(resource.metadata.deletion_timestamp.is_some(), "it is not being deleted");
+        let pods = bed.kubectl(&["get", "pods", "-l", "app=nginx", "-o", "name"]).await?;
+        ensure!(pods.lines().count() == 2 * NODES.len(), "{pods}");
+        Ok(())
+    })
+    .await?;
+    watch.at_least(NODES.len()).await?;
+    traffic.all_served(bed).await?;
+    bed.say("without an operator and with definitions that are being deleted, all nodes serve on");
+
+    bed.install().await?;
+    eventually(MINUTE * 4, "the resource and its definition are gone", async || {
+        let left = bed.kubectl(&["get", "crds", "-o", "name"]).await?;
+        ensure!(!left.contains("/ingressdaemonsets."), "{left}");
+        Ok(())
+    })
+    .await?;
+    let nodes = Api::<ApiNode>::all(bed.client.clone());
+    for node in NODES {
+        nothing_of_ours(&nodes, node).await?;
+    }
+    bed.say("the operator came back and ended the deletion");
+    bed.install().await?;
+    product::serve_installed(bed, product::resource("2", &rolling_update(1, deployment_mark())), &NODES).await
 }
 
 /// The command, once the lease of the operator is over.
