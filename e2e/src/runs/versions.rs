@@ -42,39 +42,57 @@ const DEFAULT: &str = "1.37.2";
 struct Column {
     heading: &'static str,
     scenario: &'static str,
-    /// Where there are none, what the product does instead.
-    without_policies: Option<&'static str>,
+    /// By which way it is; nothing where that makes no difference.
+    way: Option<Way>,
 }
 
-const COLUMNS: [Column; 7] = [
-    Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", without_policies: None },
+/// How new nodes and pods are changed. By which of both is the product's choice, but in scenarios that choose themselves.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Policy,
+    Webhook,
+}
+
+impl Column {
+    /// What the cell says where the scenario cannot be about its way: the product takes the other one.
+    fn instead(&self, policies: Policies) -> Option<&'static str> {
+        match (self.way?, policies) {
+            (Way::Policy, Policies::None) => Some("by webhook"),
+            (Way::Webhook, Policies::Stable) => Some("by policy"),
+            _ => None,
+        }
+    }
+}
+
+const COLUMNS: [Column; 8] = [
+    Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", way: None },
     Column {
         heading: "nodes, by policy",
         scenario: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
-        without_policies: Some("by webhook"),
+        way: Some(Way::Policy),
     },
     Column {
         heading: "nodes, by webhook",
         scenario: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
-        without_policies: None,
+        // It chooses the webhook itself.
+        way: None,
     },
-    Column {
-        heading: "pods",
-        scenario: "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says",
-        without_policies: None,
-    },
-    Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", without_policies: None },
-    Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", without_policies: None },
-    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", without_policies: None },
+    Column { heading: "pods, by policy", scenario: PODS, way: Some(Way::Policy) },
+    Column { heading: "pods, by webhook", scenario: PODS, way: Some(Way::Webhook) },
+    Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", way: None },
+    Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", way: None },
+    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", way: None },
 ];
+
+const PODS: &str = "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says";
 
 const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 # Versions of Kubernetes
 
 Kubernetes supports its newest three or four minor versions. The tests run the same scenarios on each of them, and on
-one before. *Nodes* are new nodes that a gate taints, by an admission policy or by the webhook. *Pods* are new pods that
-get the conditions of a gate in both of these ways; without policies, by the webhook. *Run* is the commit that was
-tested, and the day: `-modified` if files differed from it.
+one before. *Nodes* are new nodes that a gate taints, and *pods* are new pods that get the conditions of a gate. Both
+are changed by an admission policy where the API server has them as it comes, and else by the webhook. *Run* is the
+commit that was tested, and the day: `-modified` if files differed from it.
 
 ";
 const DOCUMENT: &str = "docs/kubernetes-versions.md";
@@ -95,11 +113,11 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
     for (version, policies) in chosen {
         let mut row = row_of(version);
         for column in &COLUMNS {
-            let cell = match column.without_policies {
-                Some(instead) if policies == Policies::None => instead,
-                _ => {
-                    let verdict = one(version, policies, column.scenario)?;
-                    say(&verdict, &log(version, column.scenario));
+            let cell = match column.instead(policies) {
+                Some(instead) => instead,
+                None => {
+                    let verdict = one(version, policies, column)?;
+                    say(&verdict, &log(version, column));
                     let word = if verdict.failure.is_some() { FAILED } else { PASSED };
                     verdicts.push(verdict);
                     word
@@ -146,7 +164,7 @@ fn document(former: &str, rows: &[String]) -> String {
     let scenarios = COLUMNS.map(|column| format!("{}: {}\n", column.heading, column.scenario)).concat();
     format!(
         "{HEAD}| version | {headings} | run |\n|{}\n{rows}\nPolicies are `MutatingAdmissionPolicies`. 1.34 and 1.35 have them as `v1beta1`, \
-         if you switch them on. The tests do\nso with these flags of the API server:\n\n```text\n{BETA}\n```\n\n\
+         if you switch them on. Only the\ncolumns *by policy* have these flags of the API server there:\n\n```text\n{BETA}\n```\n\n\
          The scenarios, by column:\n\n```text\n{scenarios}```\n",
         "---|".repeat(COLUMNS.len() + 2),
     )
@@ -165,7 +183,7 @@ fn summary(document: &str) -> String {
         let passed = count(PASSED);
         let way = match policies {
             Policies::None => "webhook",
-            Policies::Beta => "policy (beta)",
+            Policies::Beta => "webhook, or policy (beta)",
             Policies::Stable => "policy",
         };
         let cells = [format!(" {version} |"), "---|".to_owned(), format!(" {passed} of {} |", passed + count(FAILED)), format!(" {way} |")];
@@ -183,19 +201,19 @@ fn with_summary(text: &str, summary: &str) -> Result<String> {
     Ok(format!("{before}{summary}\n\n{after}"))
 }
 
-fn log(version: &str, scenario: &str) -> String {
-    format!("{version}-{scenario}")
+fn log(version: &str, column: &Column) -> String {
+    format!("{version}-{}", column.heading.replace([',', ' '], "-"))
 }
 
-fn one(version: &str, policies: Policies, scenario: &str) -> Result<Verdict> {
+fn one(version: &str, policies: Policies, column: &Column) -> Result<Verdict> {
     let mut environment = Vec::new();
     if version != DEFAULT {
         environment.push((BINARY, format!("target/bed/control-plane-{version}")));
     }
-    if policies == Policies::Beta {
+    if policies == Policies::Beta && column.way == Some(Way::Policy) {
         environment.push((API_SERVER_FLAGS, BETA.to_owned()));
     }
-    run_one(&log(version, scenario), scenario, version, &environment)
+    run_one(&log(version, column), column.scenario, version, &environment)
 }
 
 #[cfg(test)]
