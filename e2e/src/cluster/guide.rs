@@ -165,9 +165,11 @@ fn curl(bed: &Bed, nodes: &[&str]) -> Result<String> {
         let _ = writeln!(addresses, "[ $host != {name} ] || host={address}");
     }
     Ok(format!(
-        "url=${{@: -1}}; host=${{url#http://}}; host=${{host%%/*}}; port=${{host#*:}}; host=${{host%%:*}}\n{addresses}\
+        "url=${{@: -1}}; host=${{url#http://}}; host=${{host%%/*}}; [[ $host == *:* ]] || host=$host:80\n\
+         port=${{host#*:}}; host=${{host%%:*}}\n{addresses}\
          exec 3<>\"/dev/tcp/$host/$port\" || exit 7\nprintf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3\nread -r -t 5 line <&3\n\
-         [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}\necho \"$line\"; cat <&3"
+         [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}\n\
+         [[ \" $* \" != *' -o /dev/null '* ]] || exit 0\necho \"$line\"; cat <&3"
     ))
 }
 

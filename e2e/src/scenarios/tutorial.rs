@@ -6,7 +6,7 @@ use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec, owner_references_are_known},
     cluster::{guide::Guide, product},
-    host::images,
+    host::{images, network},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
 };
@@ -27,7 +27,7 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
     let install = section("Install")?;
     let readme = Guide::in_file(bed, "README.md", Some("Install"), &NODES)?.commands();
     ensure!(install.commands().starts_with(&readme), "README installs it in another way than the tutorial: {readme:?}");
-    let told = install.run_all_as(|command| command.replace("REGISTRY/", images::REGISTRY)).await?;
+    let told = install.run_all_as(|command| command.replace("REGISTRY/", images::PUSHED)).await?;
     owner_references_are_known(&bed.control_plane, bed.state()).await?;
     // What Helm prints says how to go on.
     let next: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with("kubectl")).collect();
@@ -49,13 +49,19 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
 
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let update = section("Update the image")?;
-    // The load of the bed stands for the loop; the command that waits, for the one that shows.
-    let waits = |command: String| match command.as_str() {
-        loops if loops.starts_with("while ") => "true".to_owned(),
-        shows if shows.starts_with("kubectl ids status edge -w") => "kubectl ids status edge --until-complete".to_owned(),
-        _ => command,
-    };
-    update.run_all_as(waits).await?;
+    let [asks, change, shows] = <[String; 3]>::try_from(update.commands()).ok().context("three commands are known")?;
+    // Those that never end are stopped; the loop runs for about as long as one node is out, and a second one waits for the proof.
+    let stopped = |command: &str, seconds: u32| format!("timeout {seconds} bash -c '{command}' || [ $? = 124 ]");
+    let asks = stopped(&asks.replace("LOAD-BALANCER", &network::BED.to_string()), 60);
+    let shows = stopped(shows.split_once(" #").context("the other way to watch is behind it")?.0, 5);
+    let (lost, told) = tokio::try_join!(update.shell(&asks), async {
+        update.shell(&change).await?;
+        update.shell(&shows).await
+    })?;
+    ensure!(lost.is_empty(), "requests were lost: {lost}");
+    ensure!(told.contains("Detaching") || told.contains("Updating"), "no node is shown: {told}");
+    update.shell("timeout 5 kubectl get ids edge -w || [ $? = 124 ]").await?;
+    update.shell("kubectl ids status edge --until-complete").await?;
     let made = product::api(bed).get(product::NAME).await?;
     ensure!(made.spec.template["spec"]["containers"][0]["image"] == images::NEWER_README_NGINX, "the image was not changed");
     ensure!(product::has_ended(&made, NODES.len()), "the command ended before the rollout");
