@@ -69,6 +69,16 @@ fn argo_cd_shows_what_the_conditions_say() {
     assert_eq!(with(1, &[("Ready", "True", "Complete")]), unseen, "an earlier spec was ready");
     assert_eq!(with(2, &[("Valid", "True", "Accepted"), ("Ready", "True", "Complete")]), "Healthy: Ready Complete");
     assert_eq!(with(2, &[("Ready", "False", "RollingOut"), ("Reconciling", "True", "RollingOut")]), "Progressing: Ready RollingOut");
-    assert_eq!(with(2, &[("Ready", "False", "Paused"), ("Reconciling", "True", "Paused")]), "Suspended: Ready Paused");
+    // The operator's own words: the guide names each, and is compared with the code.
+    let guide = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();
+    let suspended = script.as_str().unwrap().lines().find(|line| line.contains("local suspended")).unwrap();
+    let reasons: Vec<_> =
+        suspended.split(['{', ',']).filter_map(|part| part.trim().split_once(" = true")).map(|(reason, _)| reason).collect();
+    assert_eq!(reasons.len(), 3, "{suspended}");
+    for reason in reasons {
+        assert!(guide.contains(&format!("| `{reason}` |")), "the operator never says {reason}");
+        let shown = with(2, &[("Ready", "False", reason), ("Reconciling", "True", reason)]);
+        assert_eq!(shown, format!("Suspended: Ready {reason}"));
+    }
     assert_eq!(with(2, &[("Ready", "False", "RolledBack"), ("Stalled", "True", "RolledBack")]), "Degraded: Stalled RolledBack");
 }

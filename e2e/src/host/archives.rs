@@ -36,6 +36,14 @@ pub async fn make(state: &Path) -> Result<Vec<PathBuf>> {
         let configuration = json!({ "Entrypoint": [nginx], "Env": [format!("IMAGE={}", names[0])] });
         archives.push(pack(&root, names, &configuration).await?);
     }
+    for name in [images::README_NGINX, images::NEWER_README_NGINX] {
+        let root = directory.join(name.replace(':', "-"));
+        program(&root, nginx).await?;
+        fs::create_dir_all(root.join("etc/nginx"))?;
+        fs::copy(images::repository().join(images::MAIN_CONFIGURATION), root.join("etc/nginx/nginx.conf"))?;
+        let configuration = json!({ "Entrypoint": [nginx], "Cmd": ["-g", "daemon off;"], "Env": [format!("IMAGE={name}")] });
+        archives.push(pack(&root, &[name], &configuration).await?);
+    }
     let root = directory.join("busybox");
     program(&root, BUSYBOX).await?;
     for applet in run(BUSYBOX, ["--list"]).await?.split_whitespace().filter(|applet| *applet != "busybox") {

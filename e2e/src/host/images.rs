@@ -9,6 +9,8 @@ use crate::host::namespaces::find_program;
 
 /// Where the product's images are in `deploy/`: nowhere.
 pub const REGISTRY: &str = "registry.invalid/ingress-daemonset/";
+/// Where somebody has pushed them to.
+pub const PUSHED: &str = "registry.example/";
 /// The operator's image in `deploy/`.
 pub const OPERATOR: &str = "registry.invalid/ingress-daemonset/operator:0.1.0";
 /// The health checker's image, the operator's default.
@@ -25,6 +27,9 @@ pub const SAME_NGINX: &str = "nginx:1.22-bookworm";
 pub const README_NGINX: &str = "nginx:1.29";
 /// A newer one.
 pub const NEWER_README_NGINX: &str = "nginx:1.30";
+
+/// What the images of README's first example have of the original ones, besides nginx itself.
+pub const MAIN_CONFIGURATION: &str = "e2e/fixtures/nginx.conf";
 
 /// The checkout that this program was built from.
 pub fn repository() -> &'static Path {
@@ -52,17 +57,20 @@ pub fn write_table(state: &Path) -> Result<PathBuf> {
     let [readme, newer] = ["sha256:129", "sha256:130"].map(|digest| {
         json!({
             "command": [nginx, "-g", "daemon off;"], "digest": digest, "scratch": ["/run", "/var/lib/nginx", "/var/log/nginx"],
-            "files": { "/etc/nginx/nginx.conf": repository().join("e2e/fixtures/nginx.conf") },
+            "files": { "/etc/nginx/nginx.conf": repository().join(MAIN_CONFIGURATION) },
         })
     });
+    let [operator, health_checker] = [program("ingress-daemonset-operator")?, program("health-checker")?];
     let table: Value = json!({
         README_NGINX: readme,
         NEWER_README_NGINX: newer,
         NGINX: old,
         SAME_NGINX: old,
         NEWER_NGINX: new,
-        OPERATOR: program("ingress-daemonset-operator")?,
-        HEALTH_CHECKER: program("health-checker")?,
+        (OPERATOR.replace(REGISTRY, PUSHED)): operator,
+        (HEALTH_CHECKER.replace(REGISTRY, PUSHED)): health_checker,
+        OPERATOR: operator,
+        HEALTH_CHECKER: health_checker,
         INGRESS_CONTROLLER: {
             "files": {
                 "/nginx-ingress-controller": repository().join("e2e/fixtures/nginx-ingress-controller"),

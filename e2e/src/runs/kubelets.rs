@@ -11,7 +11,8 @@ use super::{
 use crate::{bed::machine, scenarios};
 
 /// Of virtual kubelets.
-const ALSO: [&str; 13] = [
+const ALSO: [&str; 14] = [
+    "the_first_example_of_the_readme_serves_port_80_through_a_rollout",
     "three_rollouts_in_a_row_lose_no_request",
     "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made",
     "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",

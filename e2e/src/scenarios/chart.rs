@@ -26,6 +26,9 @@ const RELEASE: &str = "ingress-daemonset";
 /// How long what serves is watched without an operator.
 const WITHOUT: Duration = Duration::from_secs(10);
 
+/// A node, after its health checker was deleted.
+const SERVES_AGAIN: Duration = Duration::from_mins(1);
+
 /// `helm install`, `upgrade`, `rollback`, `uninstall` and `install` again.
 pub const HELM: Scenario = Scenario {
     name: "helm_installs_upgrades_and_rolls_back_in_rollouts_and_what_it_uninstalled_serves_on_until_it_is_installed_again",
@@ -96,12 +99,42 @@ async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
 /// `helm install` or `upgrade`, which returns when the operator runs.
 async fn apply_chart(bed: &Bed, command: &str, release: &str, more: &[&str]) -> Result<String> {
     let chart = images::repository().join("deploy/chart");
-    let label = format!("nodeSelector.{}=", INFRA_LABEL.replace('.', "\\."));
-    let chart = chart.to_string_lossy();
-    // Pods have the network of their node here: beside two operators on two nodes, a third one finds no free port.
-    let values = ["--set-string", &label, "--set", "replicas=1"];
-    let arguments = [&[command, release, &chart, "--wait", "--timeout=3m"][..], &values, more].concat();
+    let (chart, values) = (chart.to_string_lossy(), values());
+    let values: Vec<_> = values.iter().map(String::as_str).collect();
+    let arguments = [&[command, release, &chart, "--wait", "--timeout=3m"][..], more, &values].concat();
     helm(bed, &arguments).await
+}
+
+/// What every installation in a bed needs.
+pub fn values() -> [String; 8] {
+    let of = |images: &str, image: &str| format!("{images}={}{image}", images::PUSHED);
+    [
+        "--set-string".to_owned(),
+        format!("nodeSelector.{}=", INFRA_LABEL.replace('.', "\\.")),
+        "--set".to_owned(),
+        // Pods have the network of their node here: beside two operators on two nodes, a third one finds no free port.
+        "replicas=1".to_owned(),
+        "--set".to_owned(),
+        of("image.repository", "operator"),
+        "--set".to_owned(),
+        of("healthChecker.image.repository", "health-checker"),
+    ]
+}
+
+/// Values of the chart's own tests.
+fn values_file(name: &str) -> String {
+    format!("--values={}", images::repository().join("deploy/chart/ci").join(name).display())
+}
+
+/// All that the chart offers, but what needs kinds of others, and a namespace that is not there.
+async fn everything(bed: &Bed) -> Result<[String; 3]> {
+    bed.kubectl(&["label", "namespace", "default", "ingressdaemonsets.mumoshu.github.io/operator=allowed"]).await?;
+    let version = env!("CARGO_PKG_VERSION");
+    Ok([
+        values_file("everything.yaml"),
+        format!("--set=podMonitor.enabled=false,prometheusRule.enabled=false,image.tag={version},healthChecker.image.tag={version}"),
+        "--set=resourceQuota.healthCheckerNamespaces={default}".to_owned(),
+    ])
 }
 
 async fn helm_installs(bed: &mut Bed) -> Result<()> {
@@ -116,16 +149,18 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, "2").await?;
     let node = shows(bed, Phase::Claimed).await?;
-    bed.say(&format!("{node} is claimed; helm upgrade"));
-    apply_chart(bed, "upgrade", RELEASE, &["--set", "logLevel=debug"]).await?;
+    bed.say(&format!("{node} is claimed; helm upgrade, with everything that the chart offers"));
+    let everything = everything(bed).await?;
+    apply_chart(bed, "upgrade", RELEASE, &everything.each_ref().map(String::as_str)).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=debug"), "the operator was not changed");
+    ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=operator=debug"), "the operator was not changed");
+    bed.kubectl(&["get", "networkpolicy,poddisruptionbudget", "ingress-daemonset-operator", "-n", NAMESPACE]).await?;
     product::roll_to(bed, "3").await?;
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; helm rollback"));
     helm(bed, &["rollback", RELEASE, "1", "--wait", "--timeout=3m"]).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    ensure!(!arguments_of_the_operator(bed).await?.contains("--log-level=debug"), "the operator was not changed back");
+    ensure!(!arguments_of_the_operator(bed).await?.contains("--log-level=operator=debug"), "the operator was not changed back");
 
     let said = helm(bed, &["uninstall", RELEASE, "--wait", "--timeout=3m"]).await?;
     bed.say(&format!("helm uninstall says: {}", said.trim().replace('\n', " / ")));
@@ -139,9 +174,17 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     watch.at_least(NODES.len()).await?;
-    bed.say("what was uninstalled serves on");
+    // Without an operator, too, a health checker that begins may see what it needs.
+    let checker = ["delete", "pod", "-l", crds::names::HEALTH_CHECKER_LABEL, "--field-selector", "spec.nodeName=n1"];
+    bed.kubectl(&checker).await?;
+    let deleted = std::time::Instant::now();
+    bed.haproxy.serves(SERVES_AGAIN, &NODES).await.context("without an operator a health checker was made anew")?;
+    bed.say(&format!(
+        "what was uninstalled serves on; {:.0} s after its health checker was made anew, n1 too",
+        deleted.elapsed().as_secs_f32()
+    ));
 
-    apply_chart(bed, "install", RELEASE, &[]).await?;
+    apply_chart(bed, "install", RELEASE, &[&values_file("minimal.yaml")]).await?;
     product::roll_to(bed, "4").await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     traffic.all_served(bed).await?;

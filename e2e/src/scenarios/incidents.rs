@@ -32,6 +32,7 @@ use crate::{
         product::{self, both_marks, deployment_mark, has_condition, rolling_update},
     },
     eventually::{eventually, throughout},
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
 };
 
@@ -215,6 +216,7 @@ async fn terminating(bed: &mut Bed) -> Result<()> {
     ensure!(order.len() == NODES.len() && order.last().is_some_and(|last| last == "n1"), "the cordoned n1 was not the last of {order:?}");
     bed.say("a cordoned node served on, and was updated last");
 
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let going = pods_on(bed, "n2").await?.first().map(ResourceExt::name_any).context("no pod on n2")?;
     bed.kubectl(&["delete", "pod", &going, "--wait=false"]).await?;
     is_out_before_pods_end(bed, "n2", &BTreeSet::from([going])).await?;
@@ -229,6 +231,7 @@ async fn terminating(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
     bed.say("drained: 503 while its pods went on serving, then they were made again");
+    traffic.all_served(bed).await?;
     bed.kubectl(&["uncordon", "n1"]).await.map(drop)
 }
 

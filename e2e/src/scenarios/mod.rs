@@ -63,7 +63,7 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
-    if [chart::HELM.name, chart::WAITS.name, tutorial::TUTORIAL.name].contains(&name) {
+    if [chart::HELM.name, chart::WAITS.name, quotas::CRITICAL_PODS_OF_HELM.name, tutorial::TUTORIAL.name].contains(&name) {
         chart::build_helm()?;
     }
     if name == clock::STEPS.name {
@@ -111,6 +111,7 @@ pub const ALL: &[Scenario] = &[
     limits::TOLD,
     limits::HISTORY,
     quotas::CRITICAL_PODS,
+    quotas::CRITICAL_PODS_OF_HELM,
     changes::TEMPLATE,
     changes::SETTINGS,
     changes::DEGRADE,
@@ -138,6 +139,7 @@ pub const ALL: &[Scenario] = &[
     tutorial::TUTORIAL,
     deletion::DELETED_UNDER_LOAD,
     deletion::WITHOUT_OPERATOR,
+    deletion::WRONG_ORDER,
     deletion::NAME_TAKEN,
     ownership::NEEDS_FINALIZERS,
     ownership::BOUND,

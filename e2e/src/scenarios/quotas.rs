@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options},
+    bed::{Bed, Options, operator::NAMESPACE},
     cluster::{
         guide::Guide,
         product::{self, deployment_mark, four_nodes, rolling_update},
@@ -13,9 +13,18 @@ use crate::{
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
+    scenarios::chart,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+/// With the chart, as the guide says.
+pub const CRITICAL_PODS_OF_HELM: Scenario = Scenario {
+    name: "where_critical_pods_need_a_quota_the_chart_makes_it",
+    options: || Options { critical_needs_quota: true, ..four_nodes() },
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(critical_pods_of_helm(bed)),
+};
 
 /// With the quotas of the guide; then health checkers without a priority class, which need none.
 pub const CRITICAL_PODS: Scenario = Scenario {
@@ -24,6 +33,20 @@ pub const CRITICAL_PODS: Scenario = Scenario {
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(critical_pods(bed)),
 };
+
+async fn critical_pods_of_helm(bed: &mut Bed) -> Result<()> {
+    let guide = Guide::in_file(bed, "docs/install.md", Some("GKE"), &NODES)?;
+    let [with_helm, _quotas] = <[String; 2]>::try_from(guide.commands()).ok().context("two commands are known")?;
+    let values = chart::values().map(|value| format!("'{value}'")).join(" ");
+    let what = format!("ingress-daemonset deploy/chart --namespace {NAMESPACE} --create-namespace --wait --timeout=3m {values}");
+    guide.shell(&with_helm.replace('…', &what)).await?;
+    product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say("with the quotas of the chart it serves");
+    traffic.all_served(bed).await
+}
 
 async fn critical_pods(bed: &mut Bed) -> Result<()> {
     let refused = bed.kubectl(&["run", "critical", "--image=busybox:1.36", "--overrides", &critical()]).await;

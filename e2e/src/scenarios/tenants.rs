@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::{
+    authorization::v1::SubjectAccessReview,
+    core::v1::{Namespace, Node, Pod},
+};
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -84,6 +87,39 @@ async fn rollout(bed: &Bed, version: &str) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
+/// What Kubernetes' own roles for people have of our kinds: `view` reads, `edit` and `admin` write, and none writes a status or what has no
+/// namespace.
+async fn rights_are_passed_on(bed: &Bed) -> Result<()> {
+    let reviews = Api::<SubjectAccessReview>::all(bed.client.clone());
+    for role in ["view", "edit", "admin"] {
+        let user = format!("{TENANT}-{role}");
+        bed.kubectl(&["create", "rolebinding", &user, "-n", TENANT, &format!("--clusterrole={role}"), &format!("--user={user}")]).await?;
+        let writes = role != "view";
+        for (verb, resource, subresource, expected) in [
+            ("get", "ingressdaemonsets", "", true),
+            ("list", "podreadinessgates", "", true),
+            ("create", "ingressdaemonsets", "", writes),
+            ("delete", "podreadinessgates", "", writes),
+            ("patch", "ingressdaemonsets", "status", false),
+            ("patch", "podreadinessgates", "status", false),
+            ("create", "nodereadinessgates", "", false),
+        ] {
+            let asks = json!({ "spec": { "user": user, "resourceAttributes": {
+                "namespace": TENANT, "verb": verb, "group": crds::names::GROUP, "resource": resource, "subresource": subresource,
+            } } });
+            let review: SubjectAccessReview = serde_json::from_value(asks)?;
+            // Roles are put together a moment after they were made.
+            eventually(Duration::from_mins(1), &format!("{role}: {verb} {resource} {subresource}: {expected}"), async || {
+                let answer = reviews.create(&PostParams::default(), &review).await?.status.context("no answer")?;
+                ensure!(answer.allowed == expected, "{answer:?}");
+                Ok(())
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
 /// A client of somebody who may edit one namespace.
 async fn tenant(bed: &Bed) -> Result<Client> {
     Api::<Namespace>::all(bed.client.clone())
@@ -92,6 +128,7 @@ async fn tenant(bed: &Bed) -> Result<Client> {
         .context("the tenant's namespace")?;
     let user = format!("--user={TENANT}");
     bed.kubectl(&["create", "rolebinding", TENANT, "-n", TENANT, "--clusterrole=edit", &user]).await?;
+    rights_are_passed_on(bed).await?;
     let path = bed.control_plane.kubeconfig_of(TENANT)?;
     let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
     let client = control_plane::client(&serde_json::from_str(&text)?).await?;
