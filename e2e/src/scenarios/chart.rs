@@ -13,7 +13,7 @@ use crate::{
         product::{self, deployment_mark, four_nodes, rolling_update},
         workload,
     },
-    eventually::throughout,
+    eventually::{eventually, throughout},
     host::images,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
@@ -26,7 +26,7 @@ const RELEASE: &str = "ingress-daemonset";
 /// How long what serves is watched without an operator.
 const WITHOUT: Duration = Duration::from_secs(10);
 
-/// A node, after its health checker was deleted.
+/// How long a node is out whose health checker was deleted, and how long an operator takes to end.
 const SERVES_AGAIN: Duration = Duration::from_mins(1);
 
 /// `helm install`, `upgrade`, `rollback`, `uninstall` and `install` again.
@@ -164,7 +164,13 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
 
     let said = helm(bed, &["uninstall", RELEASE, "--wait", "--timeout=3m"]).await?;
     bed.say(&format!("helm uninstall says: {}", said.trim().replace('\n', " / ")));
-    ensure!(bed.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]).await?.is_empty(), "the operator still runs");
+    // Helm waits for Deployments, whose pods go in the background.
+    eventually(SERVES_AGAIN, "the operator has ended", async || {
+        let pods = bed.kubectl(&["get", "pods", "-n", NAMESPACE, "-o", "name"]).await?;
+        ensure!(pods.is_empty(), "{pods}");
+        Ok(())
+    })
+    .await?;
     let watch = bed.haproxy.watch().await?;
     throughout(WITHOUT, "the resource and its pods are there", async || {
         let pods = bed.kubectl(&["get", "pods", "-l", "app=nginx", "-o", "name"]).await?;

@@ -160,9 +160,14 @@ async fn wrong_order(bed: &mut Bed) -> Result<()> {
     let deletes = |what: &str| commands.commands().into_iter().find(|command| command.ends_with(what)).context("no such command");
     commands.shell(&deletes("-f deploy/")?).await?;
     commands.shell(&format!("{} --wait=false", deletes("-f crds/manifests/")?)).await?;
-    throughout(WITHOUT, "the resource is being deleted, and its pods are there", async || {
+    eventually(MINUTE, "the resource is being deleted", async || {
         let resource = product::api(bed).get(product::NAME).await?;
-        ensure!(resource.metadata.deletion_timestamp.is_some(), "it is not being deleted");
+        ensure!(resource.metadata.deletion_timestamp.is_some(), "it is not");
+        Ok(())
+    })
+    .await?;
+    throughout(WITHOUT, "the resource and its pods are there", async || {
+        bed.kubectl(&["get", "ids", product::NAME]).await?;
         let pods = bed.kubectl(&["get", "pods", "-l", "app=nginx", "-o", "name"]).await?;
         ensure!(pods.lines().count() == 2 * NODES.len(), "{pods}");
         Ok(())

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, Options, operator::NAMESPACE},
+    bed::{Bed, Options, operator::NAMESPACE, owner_references_are_known},
     cluster::{
         guide::Guide,
         product::{self, deployment_mark, four_nodes, rolling_update},
@@ -40,6 +40,7 @@ async fn critical_pods_of_helm(bed: &mut Bed) -> Result<()> {
     let values = chart::values().map(|value| format!("'{value}'")).join(" ");
     let what = format!("ingress-daemonset deploy/chart --namespace {NAMESPACE} --create-namespace --wait --timeout=3m {values}");
     guide.shell(&with_helm.replace('…', &what)).await?;
+    owner_references_are_known(&bed.control_plane, bed.state()).await?;
     product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, "2").await?;
