@@ -84,7 +84,7 @@ fn text(kinds: &[Remaining], refused: bool) -> String {
     if refused {
         lines.insert(0, "Nothing is uninstalled: these resources would be deleted with their definitions, all nodes at once:".into());
         lines.push("Delete them while the operator runs, then uninstall it again: docs/operations.md#uninstall".into());
-        lines.push("To keep them, upgrade the release with crds.keep=true before you uninstall it.".into());
+        lines.push("To keep them, run helm rollback with the release's last revision, and then helm upgrade with crds.keep=true.".into());
         return lines.join("\n") + "\n";
     }
     lines.insert(0, "These resources stay in the cluster:".into());

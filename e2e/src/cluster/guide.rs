@@ -72,12 +72,12 @@ impl Guide {
 
     /// The resource that is to be made.
     pub fn example(&self) -> Result<Value> {
-        serde_saphyr::from_str(self.example_text()?).context("reading the example")
+        serde_saphyr::from_str(self.block("yaml")?).context("reading the example")
     }
 
     /// Writes the resource that is to be made to a file beside the commands, as `changed`.
     pub fn write_example(&self, file: &str, changed: impl Fn(&str) -> String) -> Result<()> {
-        self.write(file, &changed(self.example_text()?))
+        self.write(file, &changed(self.block("yaml")?))
     }
 
     /// Writes a file beside the commands, and the directories that it is in.
@@ -87,9 +87,16 @@ impl Guide {
         std::fs::write(&path, text).with_context(|| format!("writing {file}"))
     }
 
-    fn example_text(&self) -> Result<&str> {
-        let (_, after) = self.text.split_once("```yaml\n").context("no example in the guide")?;
+    /// The first block of this language in the section.
+    pub fn block(&self, language: &str) -> Result<&str> {
+        let (_, after) = self.text.split_once(&format!("```{language}\n")).with_context(|| format!("no block of {language}"))?;
         Ok(after.split("```").next().unwrap_or_default())
+    }
+
+    /// A command that stands in a sentence of the section.
+    pub fn says<'c>(&self, command: &'c str) -> Result<&'c str> {
+        ensure!(self.text.contains(command), "the section does not say `{command}`");
+        Ok(command)
     }
 
     /// The object of this kind and name, wherever the file shows it.

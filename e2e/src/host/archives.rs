@@ -37,7 +37,7 @@ pub async fn make(state: &Path) -> Result<Vec<PathBuf>> {
         archives.push(pack(&root, names, &configuration).await?);
     }
     for name in [images::README_NGINX, images::NEWER_README_NGINX] {
-        let root = directory.join(name.replace(':', "-"));
+        let root = directory.join(name.replace([':', '.'], "-"));
         program(&root, nginx).await?;
         fs::create_dir_all(root.join("etc/nginx"))?;
         fs::copy(images::repository().join(images::MAIN_CONFIGURATION), root.join("etc/nginx/nginx.conf"))?;

@@ -42,46 +42,47 @@ const DEFAULT: &str = "1.37.2";
 struct Column {
     heading: &'static str,
     scenario: &'static str,
-    /// By which way it is; nothing where that makes no difference.
-    way: Option<Way>,
+    needs: Needs,
 }
 
-/// How new nodes and pods are changed. By which of both is the product's choice, but in scenarios that choose themselves.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
-    Policy,
-    Webhook,
+enum Needs {
+    /// An API server as it comes.
+    Nothing,
+    /// Policies, switched on where they are a beta API.
+    Policies,
+    /// Policies that were switched on: where they are there anyway, another column has shown the same.
+    PoliciesSwitchedOn,
 }
 
 impl Column {
-    /// What the cell says where the scenario cannot be about its way: the product takes the other one.
+    /// What the cell says where the scenario does not run.
     fn instead(&self, policies: Policies) -> Option<&'static str> {
-        match (self.way?, policies) {
-            (Way::Policy, Policies::None) => Some("by webhook"),
-            (Way::Webhook, Policies::Stable) => Some("by policy"),
+        match (self.needs, policies) {
+            (Needs::Policies | Needs::PoliciesSwitchedOn, Policies::None) => Some("by webhook"),
+            (Needs::PoliciesSwitchedOn, Policies::Stable) => Some("as it comes"),
             _ => None,
         }
     }
 }
 
 const COLUMNS: [Column; 8] = [
-    Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", way: None },
+    Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", needs: Needs::Nothing },
     Column {
         heading: "nodes, by policy",
         scenario: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
-        way: Some(Way::Policy),
+        needs: Needs::Policies,
     },
     Column {
         heading: "nodes, by webhook",
         scenario: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
-        // It chooses the webhook itself.
-        way: None,
+        needs: Needs::Nothing,
     },
-    Column { heading: "pods, by policy", scenario: PODS, way: Some(Way::Policy) },
-    Column { heading: "pods, by webhook", scenario: PODS, way: Some(Way::Webhook) },
-    Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", way: None },
-    Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", way: None },
-    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", way: None },
+    Column { heading: "pods", scenario: PODS, needs: Needs::Nothing },
+    Column { heading: "pods, policies on", scenario: PODS, needs: Needs::PoliciesSwitchedOn },
+    Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", needs: Needs::Nothing },
+    Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", needs: Needs::Nothing },
+    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", needs: Needs::Nothing },
 ];
 
 const PODS: &str = "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says";
@@ -90,8 +91,8 @@ const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 # Versions of Kubernetes
 
 Kubernetes supports its newest three or four minor versions. The tests run the same scenarios on each of them, and on
-one before. *Nodes* are new nodes that a gate taints, and *pods* are new pods that get the conditions of a gate. Both
-are changed by an admission policy where the API server has them as it comes, and else by the webhook. *Run* is the
+one before. *Nodes* are new nodes that a gate taints, and *pods* are new pods that get the conditions of a gate. The
+scenario of pods takes what the product chooses, a policy if the API server has them, and then the webhook. *Run* is the
 commit that was tested, and the day: `-modified` if files differed from it.
 
 ";
@@ -113,15 +114,14 @@ pub fn versions(only: Option<&str>) -> Result<ExitCode> {
     for (version, policies) in chosen {
         let mut row = row_of(version);
         for column in &COLUMNS {
-            let cell = match column.instead(policies) {
-                Some(instead) => instead,
-                None => {
-                    let verdict = one(version, policies, column)?;
-                    say(&verdict, &log(version, column));
-                    let word = if verdict.failure.is_some() { FAILED } else { PASSED };
-                    verdicts.push(verdict);
-                    word
-                }
+            let cell = if let Some(instead) = column.instead(policies) {
+                instead
+            } else {
+                let verdict = one(version, policies, column)?;
+                say(&verdict, &log(version, column));
+                let word = if verdict.failure.is_some() { FAILED } else { PASSED };
+                verdicts.push(verdict);
+                word
             };
             let _ = write!(row, " {cell} |");
         }
@@ -156,7 +156,9 @@ fn document(former: &str, rows: &[String]) -> String {
     let row = |version: &str| {
         let begins = row_of(version);
         let new = rows.iter().map(String::as_str).find(|row| row.starts_with(&begins));
-        let old = || former.lines().find(|line| line.starts_with(&begins));
+        // One of a table with other columns says nothing.
+        let cells = |line: &str| line.matches('|').count() == COLUMNS.len() + 3;
+        let old = || former.lines().find(|line| line.starts_with(&begins) && cells(line));
         new.or_else(old).map(|row| format!("{row}\n"))
     };
     let rows: String = VERSIONS.iter().filter_map(|(version, _)| row(version)).collect();
@@ -164,7 +166,7 @@ fn document(former: &str, rows: &[String]) -> String {
     let scenarios = COLUMNS.map(|column| format!("{}: {}\n", column.heading, column.scenario)).concat();
     format!(
         "{HEAD}| version | {headings} | run |\n|{}\n{rows}\nPolicies are `MutatingAdmissionPolicies`. 1.34 and 1.35 have them as `v1beta1`, \
-         if you switch them on. Only the\ncolumns *by policy* have these flags of the API server there:\n\n```text\n{BETA}\n```\n\n\
+         if you switch them on. Only the\ncolumns *nodes, by policy* and *pods, policies on* have these flags of the API server there:\n\n```text\n{BETA}\n```\n\n\
          The scenarios, by column:\n\n```text\n{scenarios}```\n",
         "---|".repeat(COLUMNS.len() + 2),
     )
@@ -210,7 +212,7 @@ fn one(version: &str, policies: Policies, column: &Column) -> Result<Verdict> {
     if version != DEFAULT {
         environment.push((BINARY, format!("target/bed/control-plane-{version}")));
     }
-    if policies == Policies::Beta && column.way == Some(Way::Policy) {
+    if policies == Policies::Beta && column.needs != Needs::Nothing {
         environment.push((API_SERVER_FLAGS, BETA.to_owned()));
     }
     run_one(&log(version, column), column.scenario, version, &environment)

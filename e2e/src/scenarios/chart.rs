@@ -37,6 +37,50 @@ pub const HELM: Scenario = Scenario {
     body: |bed| Box::pin(helm_installs(bed)),
 };
 
+/// A release that deletes its definitions refuses to, while a resource is left.
+pub const REFUSED: Scenario = Scenario {
+    name: "helm_deletes_no_definition_while_a_resource_is_left_and_the_commands_of_the_guide_remove_all",
+    options: four_nodes,
+    // In the end all nodes go at once.
+    expected: || Expectations::budget(4),
+    body: |bed| Box::pin(refused(bed)),
+};
+
+async fn refused(bed: &mut Bed) -> Result<()> {
+    let apply = async |command: &str, more: &[&str]| apply_chart(bed, command, RELEASE, more).await;
+    apply("install", &["--create-namespace", "--set=crds.keep=false"]).await?;
+    owner_references_are_known(&bed.control_plane, bed.state()).await?;
+    product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let refused = apply("upgrade", &["--set=crds.install=false"]).await.err().context("an upgrade deleted the definitions")?;
+    ensure!(format!("{refused:#}").contains("crds.keep=true first"), "{refused:#}");
+    let refused = helm(bed, &["uninstall", RELEASE, "--timeout=3m"]).await.err().context("the definitions were deleted")?;
+    for word in ["Nothing is uninstalled", "default/edge", "helm rollback"] {
+        ensure!(format!("{refused:#}").contains(word), "no {word:?}: {refused:#}");
+    }
+    bed.say("both were refused");
+
+    // As the refusal says.
+    helm(bed, &["rollback", RELEASE, "1", "--wait", "--timeout=3m"]).await?;
+    apply("upgrade", &["--set=crds.keep=true"]).await?;
+    apply("upgrade", &["--set=crds.install=false"]).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await?;
+    bed.say("the release keeps the definitions now, and then has none");
+
+    bed.kubectl(&["delete", "ids", "--all", "-A"]).await?;
+    let guide = Guide::in_file(bed, "docs/install.md", Some("Uninstall with Helm"), &NODES)?;
+    guide.run_all().await?;
+    guide.shell(guide.says("kubectl delete namespace ingress-daemonset-system")?).await?;
+    let left =
+        bed.kubectl(&["get", "crds,clusterroles,clusterrolebindings,namespaces,mutatingwebhookconfigurations", "-o", "name"]).await?;
+    let ours: Vec<_> = left.lines().filter(|name| name.contains("ingress-daemonset") || name.contains("mumoshu")).collect();
+    ensure!(ours.is_empty(), "still there: {ours:?}");
+    bed.say("nothing is left");
+    Ok(())
+}
+
 /// The commands of the guide that wait, after an installation and after a change.
 pub const WAITS: Scenario = Scenario {
     name: "helm_kubectl_and_the_plugin_wait_until_a_rollout_is_complete",

@@ -63,7 +63,9 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
-    if [chart::HELM.name, chart::WAITS.name, quotas::CRITICAL_PODS_OF_HELM.name, tutorial::TUTORIAL.name].contains(&name) {
+    if [chart::HELM.name, chart::REFUSED.name, chart::WAITS.name, quotas::CRITICAL_PODS_OF_HELM.name, tutorial::TUTORIAL.name]
+        .contains(&name)
+    {
         chart::build_helm()?;
     }
     if name == clock::STEPS.name {
@@ -102,6 +104,7 @@ pub const ALL: &[Scenario] = &[
     clock::STEPS,
     upgrade::FORTH_AND_BACK,
     chart::HELM,
+    chart::REFUSED,
     chart::WAITS,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,

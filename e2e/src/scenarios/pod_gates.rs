@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     auditor::{Expectations, Kind},
-    bed::{Bed, Options},
+    bed::{Bed, Options, control_plane::API_SERVER_FLAGS},
     cluster::{
         guide::Guide,
         node_gates::{admission_policies, metrics, warm},
@@ -363,6 +363,9 @@ async fn injection(bed: &Bed) -> Result<()> {
     // By the best way that the API server has.
     let kinds = bed.kubectl(&["api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name"]).await?;
     let way = if kinds.contains("mutatingadmissionpolicies") { "Policy" } else { "Webhook" };
+    // Whoever switches policies on wants to see them.
+    let switched_on = std::env::var(API_SERVER_FLAGS).is_ok_and(|flags| flags.contains("MutatingAdmissionPolicy=true"));
+    ensure!(way == "Policy" || !switched_on, "the API server has no policies, though they were switched on: {kinds}");
     says(bed, "injected", way, |status| has(status, "AdmissionActive", "True", way)).await?;
     let selected = sleeper("injected", "injected", &[]);
     let is_listed = async |pod: &Value, wanted: &[&str]| {

@@ -47,6 +47,11 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
     bed.haproxy.serves(product::SAID, &NODES).await?;
     bed.say("two nodes serve");
 
+    let balancer = section("Set up the load balancer")?;
+    let defaults = "defaults\n    mode http\n    timeout connect 1s\n    timeout client 30s\n    timeout server 30s\n";
+    balancer.write("haproxy.cfg", &format!("{defaults}{}", balancer.block("text")?))?;
+    balancer.shell("haproxy -c -f haproxy.cfg").await?;
+
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let update = section("Update the image")?;
     let [asks, change, shows] = <[String; 3]>::try_from(update.commands()).ok().context("three commands are known")?;
@@ -60,8 +65,8 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
     })?;
     ensure!(lost.is_empty(), "requests were lost: {lost}");
     ensure!(told.contains("Detaching") || told.contains("Updating"), "no node is shown: {told}");
-    update.shell("timeout 5 kubectl get ids edge -w || [ $? = 124 ]").await?;
-    update.shell("kubectl ids status edge --until-complete").await?;
+    update.shell(&stopped(update.says("kubectl get ids edge -w")?, 5)).await?;
+    update.shell(update.says("kubectl ids status edge --until-complete")?).await?;
     let made = product::api(bed).get(product::NAME).await?;
     ensure!(made.spec.template["spec"]["containers"][0]["image"] == images::NEWER_README_NGINX, "the image was not changed");
     ensure!(product::has_ended(&made, NODES.len()), "the command ended before the rollout");
@@ -86,7 +91,7 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
     ensure!(bed.kubectl(&runs).await? == [images::NEWER_README_NGINX; 2].join(" "), "the broken image is still there");
     bed.haproxy.serves(product::SAID, &NODES).await?;
     broken.shell("sed -i 's/nginx:does-not-exist/nginx:1.30/' edge.yaml && kubectl apply -f edge.yaml").await?;
-    broken.shell("kubectl ids undo edge --clear").await?;
+    broken.shell(broken.says("kubectl ids undo edge --clear")?).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     ensure!(product::api(bed).get(product::NAME).await?.spec.rollback_to.is_none(), "the pin is still there");
     bed.say("the broken image was taken back");
