@@ -21,7 +21,7 @@ struct Remaining {
 
 /// For whoever uninstalls the operator.
 #[derive(Debug)]
-pub struct Report {
+pub struct RemainingReport {
     /// What is left, what happens to it without an operator, and how to go on.
     pub text: String,
     /// Something is left, or nobody knows, and `refuse` was asked for.
@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 /// What is left. It has no error: nobody is kept from uninstalling, unless `refuse` is set because the definitions go with the operator.
-pub async fn report(client: &Client, refuse: bool) -> Report {
+pub async fn report(client: &Client, refuse: bool) -> RemainingReport {
     let kinds = [
         Remaining {
             plural: "IngressDaemonSets",
@@ -50,9 +50,9 @@ pub async fn report(client: &Client, refuse: bool) -> Report {
     of(&kinds, refuse)
 }
 
-fn of(kinds: &[Remaining], refuse: bool) -> Report {
+fn of(kinds: &[Remaining], refuse: bool) -> RemainingReport {
     let refused = refuse && kinds.iter().any(|kind| kind.names.as_ref().map_or(true, |names| !names.is_empty()));
-    Report { text: text(kinds, refused), refused }
+    RemainingReport { text: text(kinds, refused), refused }
 }
 
 async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>(client: &Client) -> Result<Vec<String>, String> {

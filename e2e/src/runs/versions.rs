@@ -69,17 +69,17 @@ impl Column {
 const COLUMNS: [Column; 8] = [
     Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", needs: Needs::Nothing },
     Column {
-        heading: "nodes, by policy",
+        heading: "nodes (policy)",
         scenario: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
         needs: Needs::Policies,
     },
     Column {
-        heading: "nodes, by webhook",
+        heading: "nodes (webhook)",
         scenario: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
         needs: Needs::Nothing,
     },
     Column { heading: "pods", scenario: PODS, needs: Needs::Nothing },
-    Column { heading: "pods, policies on", scenario: PODS, needs: Needs::PoliciesSwitchedOn },
+    Column { heading: "pods (policy)", scenario: PODS, needs: Needs::PoliciesSwitchedOn },
     Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", needs: Needs::Nothing },
     Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", needs: Needs::Nothing },
     Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", needs: Needs::Nothing },
@@ -93,7 +93,7 @@ const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 Kubernetes supports its newest three or four minor versions. The tests run the same scenarios on each of them, and on
 one before. *Nodes* are new nodes that a gate taints, and *pods* are new pods that get the conditions of a gate. The
 scenario of pods takes what the product chooses, a policy if the API server has them, and then the webhook. *Run* is the
-commit that was tested, and the day: `-modified` if files differed from it.
+commit that was tested, and the day: `+` if files differed from it.
 
 ";
 const DOCUMENT: &str = "docs/kubernetes-versions.md";
@@ -143,7 +143,7 @@ fn commit() -> Result<String> {
     ensure!(hash.status.success(), "git rev-parse: {}", String::from_utf8_lossy(&hash.stderr));
     let [table, summary] = [DOCUMENT, README].map(|file| format!(":!{file}"));
     let differs = !git(&["status", "--porcelain", "--", ".", &table, &summary])?.stdout.is_empty();
-    Ok(format!("{}{}", String::from_utf8_lossy(&hash.stdout).trim(), if differs { "-modified" } else { "" }))
+    Ok(format!("{}{}", String::from_utf8_lossy(&hash.stdout).trim(), if differs { "+" } else { "" }))
 }
 
 /// How the row of a version begins.
@@ -166,7 +166,7 @@ fn document(former: &str, rows: &[String]) -> String {
     let scenarios = COLUMNS.map(|column| format!("{}: {}\n", column.heading, column.scenario)).concat();
     format!(
         "{HEAD}| version | {headings} | run |\n|{}\n{rows}\nPolicies are `MutatingAdmissionPolicies`. 1.34 and 1.35 have them as `v1beta1`, \
-         if you switch them on. Only the\ncolumns *nodes, by policy* and *pods, policies on* have these flags of the API server there:\n\n```text\n{BETA}\n```\n\n\
+         if you switch them on. Only the\ncolumns *nodes (policy)* and *pods (policy)* have these flags of the API server there:\n\n```text\n{BETA}\n```\n\n\
          The scenarios, by column:\n\n```text\n{scenarios}```\n",
         "---|".repeat(COLUMNS.len() + 2),
     )
@@ -204,7 +204,7 @@ fn with_summary(text: &str, summary: &str) -> Result<String> {
 }
 
 fn log(version: &str, column: &Column) -> String {
-    format!("{version}-{}", column.heading.replace([',', ' '], "-"))
+    format!("{version}-{}", column.heading.replace(' ', "-").replace(['(', ')'], ""))
 }
 
 fn one(version: &str, policies: Policies, column: &Column) -> Result<Verdict> {
