@@ -39,6 +39,9 @@ pub async fn make(state: &Path) -> Result<Vec<PathBuf>> {
     for name in [images::README_NGINX, images::NEWER_README_NGINX] {
         let root = directory.join(name.replace([':', '.'], "-"));
         program(&root, nginx).await?;
+        // The probe of the first example.
+        program(&root, BUSYBOX).await?;
+        symlink("busybox", root.join("bin/test"))?;
         fs::create_dir_all(root.join("etc/nginx"))?;
         fs::copy(images::repository().join(images::MAIN_CONFIGURATION), root.join("etc/nginx/nginx.conf"))?;
         let configuration = json!({ "Entrypoint": [nginx], "Cmd": ["-g", "daemon off;"], "Env": [format!("IMAGE={name}")] });

@@ -15,9 +15,9 @@ use crds::{
 use proptest::{prelude::*, sample::select};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How pods of the revision behave. Those without a probe are ready again at once. Short times without readiness, which are no falls, come soon enough for their sum to be a failure.
+/// How pods of the revision behave. Short times without readiness, which are no falls, come soon enough for their sum to be a failure.
 pub fn flaps(good: std::ops::Range<i64>) -> impl Strategy<Value = Flaps> {
-    let crashes = (good.clone(), prop_oneof![Just(0), 1..40i64]).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
+    let crashes = (good.clone(), 1..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
     let fails = (good, 11..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
     let short = (1..15i64, 4..11i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
     prop_oneof![3 => crashes, 3 => fails, 1 => short]
@@ -140,7 +140,8 @@ impl Record {
                 self.serving.insert(uid(node));
             }
             let runs_it = revision(&deployment["spec"]["template"]) == self.revision;
-            if closed && !runs_it && self.serving.contains(&uid(node)) {
+            // Its pods may be those of before, and ready, a moment after its template was changed.
+            if closed && !runs_it && self.serving.contains(&uid(node)) && pods.iter().all(|pod| pod.revision() != self.revision) {
                 self.settled.insert(uid(node));
             }
             if runs_it && node["status"]["ready"] == true && !cluster.wish.paused && !self.settled.contains(&uid(node)) {
@@ -180,8 +181,10 @@ impl Record {
         }
         self.current |= current;
         let Some(ledger) = cluster.ledger() else { return wrong };
-        // A detacher that is silent says nothing of the revision.
-        let condemns = |rollout: &RolloutState| rollout.failed.values().any(|failure| failure.reason != "DetachTimeout");
+        // Neither a detacher that is silent nor a node that was out before says anything of the revision.
+        let condemns = |rollout: &RolloutState| {
+            rollout.failed.values().any(|failure| !["DetachTimeout", "OutBefore"].contains(&failure.reason.as_str()))
+        };
         let failed = ledger.rollout_state.as_ref().filter(|rollout| rollout.revision == self.revision).is_some_and(condemns);
         if ledger.rolled_back.is_some() {
             self.rolled_back.get_or_insert(cluster.passed);

@@ -223,8 +223,12 @@ impl Seen<'_> {
             }
             _ => None,
         };
-        // Whose Deployment somebody deleted in the middle of its update does not join.
-        let has_place = |node: &String| self.grants().any(|(name, grant)| name == node && grant.kind == GrantReason::Update);
+        // Whose Deployment somebody deleted in the middle of its update, or after it, does not join.
+        let reached = resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref()).map(|rollout| &rollout.reached);
+        let uid = |node: &String| self.snapshot.nodes.get(node).map(|node| &node.uid);
+        let has_it = |node: &String| reached.and_then(|reached| reached.get(node)).is_some_and(|known| Some(known) == uid(node));
+        let has_place =
+            |node: &String| has_it(node) || self.grants().any(|(name, grant)| name == node && grant.kind == GrantReason::Update);
         let joins = self.plan.actions.iter().filter_map(creates).find(|node| !has_place(node));
         let node = joins.filter(|_| !released && known && current != effective)?;
         Some(format!("P20: {node} joins with {effective}, which is not released; all nodes ran {current}"))
