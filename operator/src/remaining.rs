@@ -81,15 +81,25 @@ fn text(kinds: &[Remaining], refused: bool) -> String {
     if lines.is_empty() {
         return "No IngressDaemonSets, NodeReadinessGates or PodReadinessGates are left.\n".into();
     }
-    if refused {
-        lines.insert(0, "Nothing is uninstalled: these resources would be deleted with their definitions, all nodes at once:".into());
-        lines.push("Delete them while the operator runs, then uninstall it again: docs/operations.md#uninstall".into());
-        lines.push("To keep them, run helm rollback with the release's last revision, and then helm upgrade with crds.keep=true.".into());
-        return lines.join("\n") + "\n";
-    }
-    lines.insert(0, "These resources stay in the cluster:".into());
-    lines.push("To go on, install the operator again. It takes them over.".into());
-    lines.push("To remove them, install the operator again, delete them, and only then uninstall it: docs/operations.md#uninstall".into());
+    let (heading, advice) = if refused {
+        (
+            "Nothing is uninstalled: these resources would be deleted with their definitions, all nodes at once:",
+            [
+                "Delete them while the operator runs, then uninstall it again: docs/operations.md#uninstall",
+                "To keep them, run helm rollback with the release's last revision, and then helm upgrade with crds.keep=true.",
+            ],
+        )
+    } else {
+        (
+            "These resources stay in the cluster:",
+            [
+                "To go on, install the operator again. It takes them over.",
+                "To remove them, install the operator again, delete them, and only then uninstall it: docs/operations.md#uninstall",
+            ],
+        )
+    };
+    lines.insert(0, heading.into());
+    lines.extend(advice.map(str::to_owned));
     lines.join("\n") + "\n"
 }
 

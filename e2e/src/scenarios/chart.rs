@@ -144,24 +144,18 @@ async fn helm(bed: &Bed, arguments: &[&str]) -> Result<String> {
 async fn apply_chart(bed: &Bed, command: &str, release: &str, more: &[&str]) -> Result<String> {
     let chart = images::repository().join("deploy/chart");
     let (chart, values) = (chart.to_string_lossy(), values());
-    let values: Vec<_> = values.iter().map(String::as_str).collect();
-    let arguments = [&[command, release, &chart, "--wait", "--timeout=3m"][..], more, &values].concat();
+    let arguments = [&[command, release, &chart, "--wait", "--timeout=3m"][..], more, &values.each_ref().map(String::as_str)].concat();
     helm(bed, &arguments).await
 }
 
 /// What every installation in a bed needs.
-pub fn values() -> [String; 8] {
-    let of = |images: &str, image: &str| format!("{images}={}{image}", images::PUSHED);
+pub fn values() -> [String; 3] {
+    let registry = images::PUSHED;
     [
-        "--set-string".to_owned(),
-        format!("nodeSelector.{}=", INFRA_LABEL.replace('.', "\\.")),
-        "--set".to_owned(),
+        format!("--set-string=nodeSelector.{}=", INFRA_LABEL.replace('.', "\\.")),
         // Pods have the network of their node here: beside two operators on two nodes, a third one finds no free port.
-        "replicas=1".to_owned(),
-        "--set".to_owned(),
-        of("image.repository", "operator"),
-        "--set".to_owned(),
-        of("healthChecker.image.repository", "health-checker"),
+        "--set=replicas=1".to_owned(),
+        format!("--set=image.repository={registry}operator,healthChecker.image.repository={registry}health-checker"),
     ]
 }
 

@@ -16,6 +16,7 @@ use crate::{
     cluster::{
         detacher::{Detacher, Variant},
         guide::Guide,
+        node_gates::admission_policies,
         product::{self, both_marks, deployment_mark, four_nodes, has_condition, rolling_update},
         workload,
     },
@@ -107,9 +108,8 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await?;
     bed.apply(&[Guide::in_file(bed, "docs/pod-readiness.md", None, &NODES)?.named("PodReadinessGate", "injected")?]).await?;
-    let policies = ["get", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "-l", crds::names::POD_GATE_LABEL, "-o", "name"];
     eventually(MINUTE, "the gate of pods has its policy", async || {
-        let made = bed.kubectl(&policies).await?;
+        let made = admission_policies(bed, crds::names::POD_GATE_LABEL).await?;
         ensure!(made.lines().count() == 2, "{made}");
         Ok(())
     })
@@ -128,7 +128,7 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     ] {
         ensure!(said.contains(part), "{part} is missing: {said}");
     }
-    let left = bed.kubectl(&policies).await?;
+    let left = admission_policies(bed, crds::names::POD_GATE_LABEL).await?;
     ensure!(left.is_empty(), "new pods would get a condition that nobody sets: {left}");
     let nodes = Api::<ApiNode>::all(bed.client.clone());
     for node in NODES {

@@ -174,7 +174,12 @@ fn survive_breaks(marks: usize, budget: i32, pods: usize, proven: i64, breaks: B
     };
     let began = run.world.cluster.passed;
     let end = Event::Calm(false, 1);
-    for _ in 0..if matches!(breaks, Breaks::Machine { .. }) { AT_MOST_OF_MACHINES } else { AT_MOST } {
+    let (at_most, back) = match breaks {
+        Breaks::Pods(_) => (AT_MOST, BACK),
+        // A machine that is back may die once more before its pods are replaced.
+        Breaks::Machine { down, .. } => (AT_MOST_OF_MACHINES, BACK + 2 * down),
+    };
+    for _ in 0..at_most {
         if gone_back(&run) || run.record.as_ref().is_some_and(|record| record.current) {
             break;
         }
@@ -198,8 +203,6 @@ fn survive_breaks(marks: usize, budget: i32, pods: usize, proven: i64, breaks: B
         return Ok(run.world);
     };
     let took = run.world.cluster.passed - rolled_back.max(began);
-    // A machine that is back may die once more before its pods are replaced.
-    let back = if let Breaks::Machine { down, .. } = breaks { BACK + 2 * down } else { BACK };
     prop_assert!(took <= back * i64::try_from(record.with_it()).unwrap_or(0), "P22: it takes {took} s to go back from {record:#?}");
     Ok(run.world)
 }
