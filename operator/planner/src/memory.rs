@@ -101,6 +101,8 @@ pub(crate) struct Sight {
     pub(crate) losses: u32,
     /// Seconds since its machine was lost, until that is judged, and how often it was since.
     pub(crate) loss: Option<(i64, u32)>,
+    /// Its machine was lost with others, so that it says nothing of the revision.
+    pub(crate) outage: bool,
     /// Whoever takes it away had said so.
     pub(crate) announced: bool,
     /// Its machine was lost, and what follows from that is not over.

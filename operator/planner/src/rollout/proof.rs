@@ -496,6 +496,7 @@ impl Sight {
 
     fn forget(&mut self) {
         (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
+        self.outage = false;
         self.left.clear();
         self.pods.values_mut().for_each(|pod| pod.falls = 0);
     }
@@ -550,7 +551,8 @@ impl Sight {
             self.suspect = false;
         } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
             self.suspect = false;
-            if self.falls() == 0 && !self.broken {
+            // One outage may take longer than the deadline, and is over then. One that comes again and again may be the revision's.
+            if self.falls() == 0 && !self.broken && (!self.outage || self.out >= clocks.node_deadline) {
                 self.out = 0;
             }
         }
@@ -563,6 +565,8 @@ impl Sight {
         if alone(since) {
             self.losses = self.losses.saturating_add(times);
             self.last = LOST;
+        } else {
+            self.outage = true;
         }
     }
 

@@ -386,6 +386,31 @@ fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_m
     assert!(missed.is_empty(), "not rolled back (budget, after, down, reached, current): {missed:?}");
 }
 
+/// All nodes run it. It kills machines in pairs that are back after 34 s, so that each loss looks like an outage; between two of them each node
+/// serves for longer than it has to.
+#[test]
+fn machines_that_die_together_again_and_again_condemn_the_revision() {
+    let rollout = json!({"provenAfterSeconds": 15, "autoRollback": true, "nodeDeadlineSeconds": 90});
+    let (mut world, mut operator) = proving(&rollout, 4, 1);
+    let bad = world.cluster.wish.revision_of(2);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 300, |world| on(world, 2) == 4).unwrap();
+    let mut plan = None;
+    for second in 0..400 {
+        let dying: &[&str] = match second % 62 {
+            0 => &["n0", "n1"],
+            31 => &["n2", "n3"],
+            _ => &[],
+        };
+        let runs_it = |node: &&&str| world.cluster.pods.iter().any(|pod| pod.node == **node && pod.revision() == bad);
+        let killed: Vec<_> = dying.iter().filter(runs_it).collect();
+        world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, 34)));
+        plan = world.fair_second(&mut operator).or(plan);
+    }
+    assert_eq!(condition(&plan.unwrap(), "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger());
+    assert_eq!(on(&world, 1), 4);
+}
+
 /// It kills a machine that is back at once, every half a minute.
 #[test]
 fn a_machine_that_dies_again_before_its_last_loss_was_judged_was_lost_twice() {

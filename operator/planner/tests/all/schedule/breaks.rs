@@ -15,9 +15,11 @@ use crds::{
 use proptest::{prelude::*, sample::select};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How pods of the revision behave. Short times without readiness, which are no falls, come soon enough for their sum to be a failure.
+/// How pods of the revision behave. Without a probe a pod that crashes is ready again at once. Short times without readiness, which are no
+/// falls, come soon enough for their sum to be a failure.
 pub fn flaps(good: std::ops::Range<i64>) -> impl Strategy<Value = Flaps> {
-    let crashes = (good.clone(), 1..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
+    let bad = prop_oneof![1 => Just(0), 3 => 1..40i64];
+    let crashes = (good.clone(), bad).prop_map(|(good, bad)| Flaps { good, bad, crashes: true });
     let fails = (good, 11..40i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
     let short = (1..15i64, 4..11i64).prop_map(|(good, bad)| Flaps { good, bad, crashes: false });
     prop_oneof![3 => crashes, 3 => fails, 1 => short]
@@ -215,7 +217,8 @@ impl Record {
                 to.insert(grant.node_uid.clone());
             }
         }
-        for pod in cluster.pods.iter().filter(|pod| pod.revision() == self.revision) {
+        // A pod that was evicted, or refused, runs no more; its object lies there for long.
+        for pod in cluster.pods.iter().filter(|pod| pod.revision() == self.revision && pod.rejected_at.is_none()) {
             let Some(node) = cluster.nodes.get(&pod.node) else { continue };
             // What another machine of this name has left is judged for itself.
             if !self.out.contains(&uid(node)) && self.settled.contains(&uid(node)) {
