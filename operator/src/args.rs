@@ -210,7 +210,7 @@ pub struct CleanupNodes {
     /// Print the changes, but make none.
     #[arg(long)]
     pub dry_run: bool,
-    /// Clean up although an operator holds the lease. That operator would restore the taints of its gates.
+    /// Clean up although an operator holds the lease. That operator would restore the taints and admission policies of its gates.
     #[arg(long)]
     pub force: bool,
     /// Namespace of the operator's lease.

@@ -55,7 +55,11 @@ fn of(kinds: &[Remaining], refuse: bool) -> RemainingReport {
     RemainingReport { text: text(kinds, refused), refused }
 }
 
-async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>(client: &Client) -> Result<Vec<String>, String> {
+/// What objects of a kind are called, with the namespace before a `/` where there is one, or why nobody knows. Without the definition there are
+/// none.
+pub(crate) async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>(
+    client: &Client,
+) -> Result<Vec<String>, String> {
     let named = |object: &PartialObjectMeta<K>| object.namespace().map(|of| of + "/").unwrap_or_default() + &object.name_any();
     match pages::all(&Api::<PartialObjectMeta<K>>::all(client.clone()), ListParams::default(), PAGE).await {
         // The definition has gone, and its objects with it.

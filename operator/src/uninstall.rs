@@ -5,12 +5,12 @@ use crate::{
     gates_shared::definitions,
     leader::holder,
     node_gates::act,
-    pages,
+    pages, remaining,
     watch::{GuardedResource, Observer, PAGE},
     write,
 };
 use anyhow::{Context as _, bail};
-use crds::{NodeReadinessGate, names};
+use crds::{NodeReadinessGate, PodReadinessGate, names};
 use k8s_openapi::api::{
     admissionregistration::{
         v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration},
@@ -68,7 +68,9 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
     if let Some(holder) = holder(client, &options.lease_namespace, &options.lease_name).await? {
         let lease = format!("{}/{}", options.lease_namespace, options.lease_name);
         if !options.force && !options.dry_run {
-            bail!("stop the operator first, or pass --force: {holder} holds the lease {lease} and would restore the taints of its gates");
+            bail!(
+                "stop the operator first, or pass --force: {holder} holds the lease {lease} and would restore the taints and admission policies of its gates"
+            );
         }
         say(format_args!("{holder} holds the lease {lease}: what it has a gate for may come back"));
     }
@@ -81,6 +83,9 @@ pub async fn run(client: &Client, options: &CleanupNodes) -> anyhow::Result<()> 
         // Of an API server that has the first version, too, nothing is left now.
         cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicyBinding>(label).await?).await?;
         cleaner.delete(cleaner.list::<v1beta1::MutatingAdmissionPolicy>(label).await?).await?;
+    }
+    for gate in remaining::names::<PodReadinessGate>(client).await.map_err(anyhow::Error::msg).context("listing PodReadinessGates")? {
+        say(format_args!("PodReadinessGate {gate} is there: new pods get its conditions from their templates alone, and nobody sets them"));
     }
     let webhook = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_metadata_opt(WEBHOOK).await;
     cleaner.delete(webhook.with_context(|| format!("reading MutatingWebhookConfiguration {WEBHOOK}"))?).await?;

@@ -125,6 +125,7 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
         "label ingressdaemonsets.mumoshu.github.io/member-",
         "detach-holders removed",
         "ClusterRoleBinding ingress-daemonset-health-checker-",
+        "PodReadinessGate default/injected is there",
     ] {
         ensure!(said.contains(part), "{part} is missing: {said}");
     }
