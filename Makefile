@@ -4,7 +4,9 @@
 DEFAULT_KUBERNETES := $(shell sed -n 's|^.k8s.io/kubernetes v||p' e2e/control-plane/go.mod)
 KUBERNETES := $(DEFAULT_KUBERNETES)
 OTHERS := $(patsubst e2e/control-plane/versions/%.mod,%,$(wildcard e2e/control-plane/versions/*.mod))
-CONTROL_PLANE := target/bed/control-plane$(addprefix -,$(filter-out $(DEFAULT_KUBERNETES),$(KUBERNETES)))
+# 1.34 stands for the 1.34.x that there is.
+WANTED := $(firstword $(filter $(KUBERNETES) $(KUBERNETES).%,$(DEFAULT_KUBERNETES) $(OTHERS)) $(KUBERNETES))
+CONTROL_PLANE := target/bed/control-plane$(addprefix -,$(filter-out $(DEFAULT_KUBERNETES),$(WANTED)))
 DEFINITIONS := target/bed/definitions
 KWOK := target/bed/kwok
 KUBELET := target/bed/kubelet
@@ -23,14 +25,14 @@ ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VER
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
 	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
-	@echo "make test            the same in full, and each promise on a real control plane (a quarter of an hour)"
+	@echo "make test            the same in full, and each promise on a real control plane (20 minutes, the first time 40)"
 	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20"
 	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"
 	@echo "make generate        writes what is generated: CRDs, docs/errors.md, list of licences"
-	@echo "make versions        some scenarios on each supported version of Kubernetes (an hour); KUBERNETES=1.34.4 for one"
+	@echo "make versions        some scenarios on each supported version of Kubernetes (an hour); KUBERNETES=1.34 for one"
 	@echo "make kubelet-bed     some scenarios and the demo on real kubelets with containerd, as root (an hour); SOAK=name for some"
 	@echo "make images          images for amd64 and arm64 in target/images (half an hour the first time)"
 	@echo "make manifests       writes the manifests in deploy/ from the chart in deploy/chart"
@@ -109,9 +111,9 @@ target/bed/control-plane-%: e2e/control-plane/versions/%.mod e2e/control-plane/v
 	cd e2e/control-plane && go build -modfile=versions/$*.mod -trimpath -ldflags "$(call ldflags,$*)" -o ../../$@ .
 	@touch $@
 
-# Some scenarios on each supported version of Kubernetes; writes docs/kubernetes-versions.md. KUBERNETES=1.34.4 runs one, and writes its row.
+# Some scenarios on each supported version of Kubernetes; writes docs/kubernetes-versions.md. KUBERNETES=1.34 runs one, and writes its row.
 versions: deps control-plane build $(if $(filter command line,$(origin KUBERNETES)),,$(OTHERS:%=target/bed/control-plane-%))
-	@target/debug/bed versions $(if $(filter command line,$(origin KUBERNETES)),$(KUBERNETES))
+	@target/debug/bed versions $(if $(filter command line,$(origin KUBERNETES)),$(WANTED))
 
 # Scenarios and the demo on machines with real kubelets, and with the images as they would be published. It needs root, control groups of
 # version 1, and Debian's containerd, runc, containernetworking-plugins, iptables, procps and busybox-static: it looks for them before it builds.
@@ -121,7 +123,7 @@ kubelet-bed: kubelet-packages control-plane build kubelet-fittings
 .PHONY: kubelet-packages kubelet-fittings machine-images kubelets-if-possible
 # Where tools or the rights of root are missing, it builds nothing and names each scenario as not run. A build that fails has failed.
 kubelets-if-possible: deps control-plane build
-	@if [ "$$(id -u)" = 0 ] && .ci/deps kubelets; then $(MAKE) --no-print-directory kubelet-fittings; fi
+	@if .ci/deps kubelets; then $(MAKE) --no-print-directory kubelet-fittings; fi
 	@target/debug/bed kubelets --if-possible
 
 kubelet-packages:
@@ -212,7 +214,7 @@ $(PROSE_LINTER): lint/prose/go.mod lint/prose/go.sum
 	@touch $@
 
 # A release: docs/releasing.md. What it publishes beside images is in target/release-files.
-.PHONY: chart plugin-binaries plugin-check plugin-archives plugin-test release-files release-tools release-test
+.PHONY: chart plugin-binaries plugin-check plugin-archives plugin-test release-check release-notes release-files release-tools release-test
 
 chart: $(HELM)
 	@.ci/chart package
@@ -228,6 +230,13 @@ plugin-archives:
 
 plugin-test:
 	@.ci/plugin-test
+
+# With TAG: for that tag.
+release-check:
+	@.ci/release-check $${TAG:+"$$TAG"}
+
+release-notes:
+	@.ci/release-notes "$${TAG:-$$(.ci/version)}"
 
 release-files:
 	@.ci/release-files
