@@ -1,6 +1,6 @@
 //! What `deploy/` says of security; that the API server enforces it is seen in every scenario.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use e2e::host::images::repository;
 use mlua::LuaSerdeExt as _;
 use serde_json::{Value, json};
@@ -46,17 +46,43 @@ fn no_right_is_for_everything() {
     }
 }
 
+/// What a script of Argo CD returns for an object.
+fn evaluated(script: &str, object: &Value) -> mlua::Result<Value> {
+    let lua = mlua::Lua::new();
+    lua.globals().set("obj", lua.to_value(object)?)?;
+    lua.from_value(lua.load(script).eval()?)
+}
+
+/// What Argo CD shows of an object of the kind: a word, and a message.
+fn argo_cd_shows(kind: &str, object: &Value) -> Result<String> {
+    let keys = &objects("optional/argocd-health.yaml")?[0]["data"];
+    let script = keys[format!("resource.customizations.health.ingressdaemonsets.mumoshu.github.io_{kind}")].as_str();
+    let health = evaluated(script.context("no key for the kind")?, object).map_err(|error| anyhow!("{error}"))?;
+    let [word, message] = ["status", "message"].map(|field| health[field].as_str().unwrap_or_default());
+    Ok(format!("{word}: {message}"))
+}
+
+#[test]
+fn argo_cd_takes_a_gate_for_healthy_once_it_is_ready() {
+    for kind in ["NodeReadinessGate", "PodReadinessGate"] {
+        let shown = |observed: i64, ready: &str| {
+            let conditions =
+                json!([{ "type": "Other", "status": "True", "message": "other" }, { "type": "Ready", "status": ready, "message": "why" }]);
+            let status = json!({ "observedGeneration": observed, "conditions": conditions });
+            argo_cd_shows(kind, &json!({ "metadata": { "generation": 2 }, "status": status })).unwrap()
+        };
+        let unseen = "Progressing: the operator has not looked at the gate yet";
+        assert_eq!(
+            argo_cd_shows(kind, &json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": -1 } })).unwrap(),
+            unseen
+        );
+        assert_eq!([shown(1, "True"), shown(2, "True"), shown(2, "False")], [unseen, "Healthy: why", "Progressing: why"]);
+    }
+}
+
 #[test]
 fn argo_cd_shows_what_the_conditions_say() {
-    let script = &objects("optional/argocd-health.yaml").unwrap()[0]["data"];
-    let (key, script) = script.as_object().unwrap().iter().next().unwrap();
-    assert_eq!(key, "resource.customizations.health.ingressdaemonsets.mumoshu.github.io_IngressDaemonSet");
-    let health = |object: Value| -> String {
-        let lua = mlua::Lua::new();
-        lua.globals().set("obj", lua.to_value(&object).unwrap()).unwrap();
-        let health: Value = lua.from_value(lua.load(script.as_str().unwrap()).eval().unwrap()).unwrap();
-        format!("{}: {}", health["status"].as_str().unwrap(), health["message"].as_str().unwrap())
-    };
+    let health = |object: Value| argo_cd_shows("IngressDaemonSet", &object).unwrap();
     let with = |observed: u8, conditions: &[(&str, &str, &str)]| {
         let conditions: Vec<_> = conditions
             .iter()
@@ -71,7 +97,8 @@ fn argo_cd_shows_what_the_conditions_say() {
     assert_eq!(with(2, &[("Ready", "False", "RollingOut"), ("Reconciling", "True", "RollingOut")]), "Progressing: Ready RollingOut");
     // The operator's own words: the guide names each, and is compared with the code.
     let guide = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();
-    let suspended = script.as_str().unwrap().lines().find(|line| line.contains("local suspended")).unwrap();
+    let script = std::fs::read_to_string(repository().join("deploy/optional/argocd-health.yaml")).unwrap();
+    let suspended = script.lines().find(|line| line.contains("local suspended")).unwrap();
     let reasons: Vec<_> =
         suspended.split(['{', ',']).filter_map(|part| part.trim().split_once(" = true")).map(|(reason, _)| reason).collect();
     assert_eq!(reasons.len(), 3, "{suspended}");

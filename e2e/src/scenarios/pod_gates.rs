@@ -181,6 +181,14 @@ async fn bad_gates(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
+/// What Helm and Flux take the gate for.
+async fn kstatus_says(bed: &Bed, gate: &str, word: &str) -> Result<()> {
+    let object = bed.kubectl(&["get", "podreadinessgate", gate, "-o", "json"]).await?;
+    let answer = bed.control_plane.kstatus(&serde_json::from_str(&object).context("reading the gate")?).await?;
+    ensure!(answer.starts_with(&format!("{word}: ")), "{answer} of {object}");
+    Ok(())
+}
+
 async fn the_demo(bed: &Bed) -> Result<()> {
     let guide = Guide::in_file(bed, GUIDE, None, &[])?;
     let [gate, pod] = [guide.named("PodReadinessGate", "feature-1")?, guide.named("Pod", "centos")?];
@@ -225,6 +233,7 @@ async fn the_demo(bed: &Bed) -> Result<()> {
         status.pods.true_ == 1 && status.pods.matched == 1 && has(status, "Ready", "True", "NoPodHeld")
     })
     .await?;
+    kstatus_says(bed, "feature-1", "Current").await?;
     let table = bed.kubectl(&["get", "prg", "feature-1"]).await?;
     ensure!(table.contains("CONDITION") && table.contains("True on 1 of 1 pods"), "{table}");
     bed.say("conditions of others stay, and what was appended twice is there once");
@@ -523,6 +532,7 @@ async fn sources(bed: &mut Bed) -> Result<()> {
     }
     for name in ["kept", "open", "closed"] {
         says(bed, name, "the source cannot be read", |status| has(status, "Ready", "False", "SourceUnreadable")).await?;
+        kstatus_says(bed, name, "InProgress").await?;
     }
     // Events and metrics are told a moment after the status that they are about.
     eventually(MINUTE, "an event tells of the source", async || {
