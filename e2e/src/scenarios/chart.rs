@@ -165,14 +165,13 @@ fn values_file(name: &str) -> String {
 }
 
 /// All that the chart offers, but what needs kinds of others, and a namespace that is not there.
-async fn everything(bed: &Bed) -> Result<[String; 3]> {
-    bed.kubectl(&["label", "namespace", "default", "ingressdaemonsets.mumoshu.github.io/operator=allowed"]).await?;
+fn everything() -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
-    Ok([
+    [
         values_file("everything.yaml"),
         format!("--set=podMonitor.enabled=false,prometheusRule.enabled=false,image.tag={version},healthChecker.image.tag={version}"),
         "--set=resourceQuota.healthCheckerNamespaces={default}".to_owned(),
-    ])
+    ]
 }
 
 async fn helm_installs(bed: &mut Bed) -> Result<()> {
@@ -188,8 +187,11 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "2").await?;
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; helm upgrade, with everything that the chart offers"));
-    let everything = everything(bed).await?;
-    apply_chart(bed, "upgrade", RELEASE, &everything.each_ref().map(String::as_str)).await?;
+    let notes = apply_chart(bed, "upgrade", RELEASE, &everything().each_ref().map(String::as_str)).await?;
+    // Until then the operator may write nothing in the namespace.
+    let label = notes.lines().find_map(|line| line.trim().strip_prefix("kubectl label namespace NAMESPACE "));
+    let label = label.with_context(|| format!("the notes name no label for namespaces: {notes}"))?;
+    bed.kubectl(&["label", "namespace", "default", label]).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=operator=debug"), "the operator was not changed");
     bed.kubectl(&["get", "networkpolicy,poddisruptionbudget", "ingress-daemonset-operator", "-n", NAMESPACE]).await?;

@@ -29,6 +29,8 @@ async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {
     let guide = Guide::in_file(bed, "README.md", Some("First example"), &NODES)?;
     guide.write_example("edge.yaml", str::to_owned)?;
     guide.run_all().await?;
+    let fields = guide.shell(guide.says("kubectl explain ids.spec")?).await?;
+    ensure!(fields.contains("podsPerNode"), "{fields}");
     bed.haproxy.serves(SERVES, &NODES).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     for node in NODES {
