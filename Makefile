@@ -121,7 +121,7 @@ kubelet-bed: kubelet-packages control-plane build kubelet-fittings
 	@target/debug/bed kubelets $(SOAK)
 
 .PHONY: kubelet-packages kubelet-fittings machine-images kubelets-if-possible
-# Where tools or the rights of root are missing, it builds nothing and names each scenario as not run. A build that fails has failed.
+# Where tools, control groups or the rights of root are missing, it builds nothing and names each scenario as not run. A build that fails has failed.
 kubelets-if-possible: deps control-plane build
 	@if .ci/deps kubelets; then $(MAKE) --no-print-directory kubelet-fittings; fi
 	@target/debug/bed kubelets --if-possible

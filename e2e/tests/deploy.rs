@@ -46,6 +46,13 @@ fn no_right_is_for_everything() {
     }
 }
 
+/// The script that Argo CD has for objects of the kind.
+fn argo_cd_script(kind: &str) -> Result<String> {
+    let keys = &objects("optional/argocd-health.yaml")?[0]["data"];
+    let script = keys[format!("resource.customizations.health.ingressdaemonsets.mumoshu.github.io_{kind}")].as_str();
+    Ok(script.context("no key for the kind")?.to_owned())
+}
+
 /// What a script of Argo CD returns for an object.
 fn evaluated(script: &str, object: &Value) -> mlua::Result<Value> {
     let lua = mlua::Lua::new();
@@ -55,9 +62,7 @@ fn evaluated(script: &str, object: &Value) -> mlua::Result<Value> {
 
 /// What Argo CD shows of an object of the kind: a word, and a message.
 fn argo_cd_shows(kind: &str, object: &Value) -> Result<String> {
-    let keys = &objects("optional/argocd-health.yaml")?[0]["data"];
-    let script = keys[format!("resource.customizations.health.ingressdaemonsets.mumoshu.github.io_{kind}")].as_str();
-    let health = evaluated(script.context("no key for the kind")?, object).map_err(|error| anyhow!("{error}"))?;
+    let health = evaluated(&argo_cd_script(kind)?, object).map_err(|error| anyhow!("{error}"))?;
     let [word, message] = ["status", "message"].map(|field| health[field].as_str().unwrap_or_default());
     Ok(format!("{word}: {message}"))
 }
@@ -97,7 +102,7 @@ fn argo_cd_shows_what_the_conditions_say() {
     assert_eq!(with(2, &[("Ready", "False", "RollingOut"), ("Reconciling", "True", "RollingOut")]), "Progressing: Ready RollingOut");
     // The operator's own words: the guide names each, and is compared with the code.
     let guide = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();
-    let script = std::fs::read_to_string(repository().join("deploy/optional/argocd-health.yaml")).unwrap();
+    let script = argo_cd_script("IngressDaemonSet").unwrap();
     let suspended = script.lines().find(|line| line.contains("local suspended")).unwrap();
     let reasons: Vec<_> =
         suspended.split(['{', ',']).filter_map(|part| part.trim().split_once(" = true")).map(|(reason, _)| reason).collect();

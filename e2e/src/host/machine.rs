@@ -156,3 +156,14 @@ pub fn missing() -> Vec<String> {
     }
     missing
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controllers_that_make_looks_for_before_it_builds_are_these() {
+        let script = std::fs::read_to_string(super::super::images::repository().join(".ci/deps")).unwrap();
+        assert!(script.contains(&format!("for controller in {}; do", CONTROLLERS.join(" "))), "{script}");
+    }
+}
