@@ -68,25 +68,10 @@ fn argo_cd_shows(kind: &str, object: &Value) -> Result<String> {
 }
 
 #[test]
-fn argo_cd_takes_a_gate_for_healthy_once_it_is_ready() {
-    for kind in ["NodeReadinessGate", "PodReadinessGate"] {
-        let shown = |observed: i64, ready: &str| {
-            let conditions =
-                json!([{ "type": "Other", "status": "True", "message": "other" }, { "type": "Ready", "status": ready, "message": "why" }]);
-            let status = json!({ "observedGeneration": observed, "conditions": conditions });
-            argo_cd_shows(kind, &json!({ "metadata": { "generation": 2 }, "status": status })).unwrap()
-        };
-        let unseen = "Progressing: the operator has not looked at the gate yet";
-        assert_eq!(
-            argo_cd_shows(kind, &json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": -1 } })).unwrap(),
-            unseen
-        );
-        assert_eq!([shown(1, "True"), shown(2, "True"), shown(2, "False")], [unseen, "Healthy: why", "Progressing: why"]);
-    }
-}
-
-#[test]
 fn argo_cd_shows_what_the_conditions_say() {
+    for kind in ["NodeReadinessGate", "PodReadinessGate"] {
+        assert_eq!(argo_cd_script(kind).unwrap(), argo_cd_script("IngressDaemonSet").unwrap(), "their conditions say it in the same way");
+    }
     let health = |object: Value| argo_cd_shows("IngressDaemonSet", &object).unwrap();
     let with = |observed: u8, conditions: &[(&str, &str, &str)]| {
         let conditions: Vec<_> = conditions
@@ -97,6 +82,7 @@ fn argo_cd_shows_what_the_conditions_say() {
     };
     let unseen = "Progressing: the operator has not looked at the resource yet";
     assert_eq!(health(json!({ "metadata": { "generation": 1 } })), unseen);
+    assert_eq!(health(json!({ "metadata": { "generation": 1 }, "status": { "observedGeneration": -1 } })), unseen);
     assert_eq!(with(1, &[("Ready", "True", "Complete")]), unseen, "an earlier spec was ready");
     assert_eq!(with(2, &[("Valid", "True", "Accepted"), ("Ready", "True", "Complete")]), "Healthy: Ready Complete");
     assert_eq!(with(2, &[("Ready", "False", "RollingOut"), ("Reconciling", "True", "RollingOut")]), "Progressing: Ready RollingOut");

@@ -333,6 +333,14 @@ impl Bed {
         self.control_plane.kubectl(arguments).await
     }
 
+    /// Helm and Flux take an object for this: `Current`, `InProgress`, `Failed`, or another word of kstatus.
+    pub async fn kstatus_says(&self, kind: &str, name: &str, word: &str) -> Result<()> {
+        let object = self.kubectl(&["get", kind, name, "-o", "json"]).await?;
+        let answer = self.control_plane.kstatus(&serde_json::from_str(&object).context("reading the object")?).await?;
+        ensure!(answer.starts_with(&format!("{word}: ")), "{answer} of {object}");
+        Ok(())
+    }
+
     /// Where the bed keeps everything, logs included. It vanishes with the bed.
     pub fn state(&self) -> &Path {
         &self.state

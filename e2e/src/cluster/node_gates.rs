@@ -36,6 +36,12 @@ pub fn gate(name: &str, key: &str, more: Value) -> Value {
     })
 }
 
+/// Whether the API server has policies that change what is created; else the operator's webhook does so.
+pub async fn has_policies(bed: &Bed) -> Result<bool> {
+    let kinds = bed.kubectl(&["api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name"]).await?;
+    Ok(kinds.contains("mutatingadmissionpolicies"))
+}
+
 /// Admission policies and their bindings with these labels, by kind and name, in the best version that the API server has of them: `kubectl`
 /// asks for no other than the first.
 pub async fn admission_policies(bed: &Bed, labels: &str) -> Result<String> {

@@ -36,6 +36,9 @@ use Rollout::{Ends, NotReady, Waits};
 /// Group and resource that a rule is about, and what comes of a rollout without it.
 type Case = (&'static str, Rollout);
 
+/// Without it a gate of pods sets no condition.
+const PODS_STATUS: &str = "/pods/status";
+
 /// What the operator reads.
 const READ: [Case; 13] = [
     ("ingressdaemonsets.mumoshu.github.io/ingressdaemonsets", NotReady),
@@ -59,7 +62,7 @@ const WRITTEN: [Case; 9] = [
     ("ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/status", Waits),
     ("ingressdaemonsets.mumoshu.github.io/nodereadinessgates/status", Ends),
     ("ingressdaemonsets.mumoshu.github.io/podreadinessgates/status", Ends),
-    ("/pods/status", Waits),
+    (PODS_STATUS, Waits),
     ("/serviceaccounts", Ends),
     ("/secrets", Ends),
     ("rbac.authorization.k8s.io/rolebindings", Ends),
@@ -137,6 +140,12 @@ async fn without(bed: &Bed, number: usize, right: &str, rollout: Rollout, rules:
         product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     } else {
         ensure!(product::is_complete(bed, 2, Duration::from_secs(5)).await.is_err(), "the rollout ended without the right");
+    }
+    if right == PODS_STATUS {
+        eventually(TRIED, "the gate says that somebody must act", async || {
+            bed.kstatus_says("podreadinessgate", "endpoint", "Failed").await
+        })
+        .await?;
     }
     operator.check()?;
     grant(bed, &json!(rules)).await?;

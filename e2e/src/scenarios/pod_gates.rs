@@ -24,7 +24,7 @@ use crate::{
     bed::{Bed, Options, control_plane::API_SERVER_FLAGS},
     cluster::{
         guide::Guide,
-        node_gates::{admission_policies, metrics, warm},
+        node_gates::{admission_policies, has_policies, metrics, warm},
         product::{self, deployment_mark, rolling_update},
     },
     eventually::{eventually, throughout},
@@ -78,6 +78,9 @@ fn gate(name: &str, type_: &str, source: &Value, more: &Value) -> Value {
         "metadata": { "name": name, "namespace": "default" }, "spec": spec,
     })
 }
+
+/// The kind, for `kubectl`.
+const KIND: &str = "podreadinessgate";
 
 /// A pod that sleeps on the bed's node and lists these conditions; what it was started as is in `/info/pid`.
 fn sleeper(name: &str, app: &str, types: &[&str]) -> Value {
@@ -181,14 +184,6 @@ async fn bad_gates(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// What Helm and Flux take the gate for.
-async fn kstatus_says(bed: &Bed, gate: &str, word: &str) -> Result<()> {
-    let object = bed.kubectl(&["get", "podreadinessgate", gate, "-o", "json"]).await?;
-    let answer = bed.control_plane.kstatus(&serde_json::from_str(&object).context("reading the gate")?).await?;
-    ensure!(answer.starts_with(&format!("{word}: ")), "{answer} of {object}");
-    Ok(())
-}
-
 async fn the_demo(bed: &Bed) -> Result<()> {
     let guide = Guide::in_file(bed, GUIDE, None, &[])?;
     let [gate, pod] = [guide.named("PodReadinessGate", "feature-1")?, guide.named("Pod", "centos")?];
@@ -233,7 +228,7 @@ async fn the_demo(bed: &Bed) -> Result<()> {
         status.pods.true_ == 1 && status.pods.matched == 1 && has(status, "Ready", "True", "NoPodHeld")
     })
     .await?;
-    kstatus_says(bed, "feature-1", "Current").await?;
+    bed.kstatus_says(KIND, "feature-1", "Current").await?;
     let table = bed.kubectl(&["get", "prg", "feature-1"]).await?;
     ensure!(table.contains("CONDITION") && table.contains("True on 1 of 1 pods"), "{table}");
     bed.say("conditions of others stay, and what was appended twice is there once");
@@ -370,11 +365,10 @@ async fn injection(bed: &Bed) -> Result<()> {
     let gate = guide.named("PodReadinessGate", "injected")?;
     bed.apply(std::slice::from_ref(&gate)).await?;
     // By the best way that the API server has.
-    let kinds = bed.kubectl(&["api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name"]).await?;
-    let way = if kinds.contains("mutatingadmissionpolicies") { "Policy" } else { "Webhook" };
+    let way = if has_policies(bed).await? { "Policy" } else { "Webhook" };
     // Whoever switches policies on wants to see them.
     let switched_on = std::env::var(API_SERVER_FLAGS).is_ok_and(|flags| flags.contains("MutatingAdmissionPolicy=true"));
-    ensure!(way == "Policy" || !switched_on, "the API server has no policies, though they were switched on: {kinds}");
+    ensure!(way == "Policy" || !switched_on, "the API server has no policies, though they were switched on");
     says(bed, "injected", way, |status| has(status, "AdmissionActive", "True", way)).await?;
     let selected = sleeper("injected", "injected", &[]);
     let is_listed = async |pod: &Value, wanted: &[&str]| {
@@ -532,7 +526,7 @@ async fn sources(bed: &mut Bed) -> Result<()> {
     }
     for name in ["kept", "open", "closed"] {
         says(bed, name, "the source cannot be read", |status| has(status, "Ready", "False", "SourceUnreadable")).await?;
-        kstatus_says(bed, name, "InProgress").await?;
+        bed.kstatus_says(KIND, name, "InProgress").await?;
     }
     // Events and metrics are told a moment after the status that they are about.
     eventually(MINUTE, "an event tells of the source", async || {

@@ -14,7 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use planner::{
-    gates_shared::Key,
+    gates_shared::{Key, conditions::repeats_ready},
     pod_gates::{
         Gate, World,
         decide::GateView,
@@ -181,6 +181,9 @@ fn counts(gate: &Gate, status: &PodReadinessGateStatus) -> [(Pods, i64); 4] {
 
 /// Whether a condition says something new that people are to be told; that nothing is wrong is no news at first.
 fn is_news(before: &[Condition], condition: &Condition) -> bool {
+    if repeats_ready(condition) {
+        return false;
+    }
     match before.iter().find(|known| known.type_ == condition.type_) {
         Some(known) => (&known.status, &known.reason) != (&condition.status, &condition.reason),
         None => (condition.type_ == "Conflicting") == (condition.status == "True"),
@@ -216,6 +219,7 @@ mod tests {
         assert!(is_news(&[], &condition("Conflicting", "True", "SameConditionType")));
         assert!(is_news(std::slice::from_ref(&ready), &condition("Ready", "True", "PodsHeld")));
         assert!(!is_news(std::slice::from_ref(&ready), &ready));
+        assert!(!is_news(&[], &condition("Stalled", "True", "PatchForbidden")), "Ready has said so");
     }
 
     #[test]

@@ -196,6 +196,7 @@ async fn life(bed: &mut Bed) -> Result<()> {
     })
     .await?;
     stays(bed, "other", KEY, false).await?;
+    bed.kstatus_says("nodereadinessgate", "warm", "Current").await?;
     bed.say("a new node is held, and the status says why");
 
     storm(bed, "r1").await?;
@@ -249,6 +250,7 @@ async fn life(bed: &mut Bed) -> Result<()> {
     becomes(bed, "r1", KEY, false, 1).await?;
     bed.say("another node of the same name is held anew, and not released before it is registered");
 
+    writes_are_refused(bed, KEY).await?;
     node(bed, "r2", &["warm"], json!([])).await?;
     becomes(bed, "r2", KEY, true, 1).await?;
     label(bed, "r2", "warm", false).await?;
@@ -270,6 +272,50 @@ async fn life(bed: &mut Bed) -> Result<()> {
     .await?;
     bed.say("nothing is left, neither on a node that was relabelled nor of a gate that was deleted while no operator ran");
     operator.check()
+}
+
+/// While admission control refuses writes to Nodes, the gate says that somebody must act; it goes on once it allows them.
+async fn writes_are_refused(bed: &Bed, key: &str) -> Result<()> {
+    let rules = json!([{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"] }]);
+    let of_the_operator = json!([{ "name": "operator", "expression": format!("request.userInfo.username == '{}'", operator::USER) }]);
+    let validations = json!([{ "expression": "false", "reason": "Forbidden", "message": "no Node is written today" }]);
+    let api = "admissionregistration.k8s.io/v1";
+    let [policy, binding] = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+    bed.apply(&[
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "no-nodes" },
+            "spec": {
+                "matchConstraints": { "resourceRules": rules }, "matchConditions": of_the_operator, "validations": validations,
+            },
+        }),
+        json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": "no-nodes" },
+            "spec": { "policyName": "no-nodes", "validationActions": ["Deny"] },
+        }),
+    ])
+    .await?;
+    let account = format!("--as={}", operator::USER);
+    eventually(MINUTE, "the policy is enforced", async || {
+        let label = ["label", "node", "old", "example.com/asked=yes", "--dry-run=server", &account];
+        let answer = bed.kubectl(&label).await.err().context("it was allowed")?;
+        ensure!(format!("{answer:#}").contains("no Node is written today"), "{answer:#}");
+        Ok(())
+    })
+    .await?;
+    node(bed, "refused", &["warm"], json!([])).await?;
+    says(bed, "warm", "the write is refused", |status| {
+        has_condition(status, "Ready", "False", "PatchForbidden") && has_condition(status, "Stalled", "True", "PatchForbidden")
+    })
+    .await?;
+    bed.kstatus_says("nodereadinessgate", "warm", "Failed").await?;
+    for kind in [binding, policy] {
+        bed.kubectl(&["delete", kind, "no-nodes"]).await?;
+    }
+    becomes(bed, "refused", key, true, 1).await?;
+    says(bed, "warm", "it goes on", |status| status.conditions.iter().all(|condition| condition.type_ != "Stalled")).await?;
+    nodes(bed).delete("refused", &DeleteParams::default()).await.context("deleting the Node")?;
+    bed.say("a write that admission control refuses needs somebody, says the gate, and kstatus with it");
+    Ok(())
 }
 
 /// An operator that knows the nodes, and not yet which gates there are, does nothing to them.

@@ -1,7 +1,8 @@
-//! What gates of nodes and gates of pods share: what is known of watched objects, and policies of the API server.
+//! What gates of nodes and gates of pods share: what is known of watched objects, conditions, and policies of the API server.
 //!
 //! It knows neither kind of gate.
 
+pub mod conditions;
 pub mod policy_objects;
 pub mod review;
 

@@ -4,10 +4,10 @@ use super::{
     decide::GateView,
     world::{Gate, World, daemon_set_pods},
 };
+use crate::gates_shared::conditions::{GateConditions, Standing};
 use crds::UnixSeconds;
 use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, GateTaint, InForce, NodeReadinessGateStatus};
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many nodes a requirement names.
@@ -53,8 +53,8 @@ pub enum Lingering {
 }
 
 impl Deletion {
-    /// A word for a condition, and what it waits for. `refused`: writes to nodes that were.
-    fn said(&self, refused: Option<&RefusedWrites>) -> (&'static str, String) {
+    /// How the gate stands, a word for it, and what the deletion waits for. `refused`: writes to nodes that were.
+    fn said(&self, refused: Option<&RefusedWrites>) -> (Standing, &'static str, String) {
         let waits = match &self.admission {
             Some(_) => "the gate acts as before until its policy or webhook is gone".to_owned(),
             None => format!("{} nodes still have the gate's taint or record", self.nodes),
@@ -63,9 +63,10 @@ impl Deletion {
             Some(Lingering::Refused(why)) => Some(format!("the operator cannot delete its policy or webhook: {why}")),
             Some(Lingering::Waits) | None => None,
         };
-        let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().1)).collect();
-        let reason = if hindrances.is_empty() { "Deleting" } else { "DeletionBlocked" };
-        (reason, std::iter::once(format!("being deleted: {waits}")).chain(hindrances).collect::<Vec<_>>().join("; "))
+        let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().2)).collect();
+        let (standing, reason) =
+            if hindrances.is_empty() { (Standing::Reconciling, "Deleting") } else { (Standing::Stalled, "DeletionBlocked") };
+        (standing, reason, std::iter::once(format!("being deleted: {waits}")).chain(hindrances).collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -83,18 +84,27 @@ pub struct RefusedWrites {
 }
 
 impl RefusedWrites {
-    /// A word for a condition, and what to do.
-    fn said(&self) -> (&'static str, String) {
-        let (reason, remedy) = if self.forbidden {
+    /// How the gate stands, a word for it, and what to do.
+    fn said(&self) -> (Standing, &'static str, String) {
+        let (standing, reason, remedy) = if self.forbidden {
             (
+                Standing::Stalled,
                 "PatchForbidden",
                 "install the ClusterRole of this release again, so that the operator may patch Nodes, or make admission control allow the patch",
             )
         } else {
-            ("PatchFailed", "the operator retries; check why the API server or its admission control refuses the write")
+            (
+                Standing::Reconciling,
+                "PatchFailed",
+                "the operator retries; check why the API server or its admission control refuses the write",
+            )
         };
         let Self { nodes, node, message, .. } = self;
-        (reason, format!("the operator cannot write to {nodes} nodes, including {node}: {message}; {remedy}. These nodes do not change"))
+        (
+            standing,
+            reason,
+            format!("the operator cannot write to {nodes} nodes, including {node}: {message}; {remedy}. These nodes do not change"),
+        )
     }
 }
 
@@ -175,50 +185,35 @@ fn conditions(
     summary: &str,
     now: UnixSeconds,
 ) -> Vec<Condition> {
-    let mut conditions = Vec::new();
-    let mut say = |type_: &str, status: bool, reason: &str, message: String| {
-        let status = if status { "True" } else { "False" };
-        let earlier = before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
-        let since = earlier
-            .map_or_else(|| Time(Timestamp::from_second(now).unwrap_or_default()), |condition| condition.last_transition_time.clone());
-        conditions.push(Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message,
-            observed_generation: Some(gate.generation),
-            last_transition_time: since,
-        });
-    };
+    let mut conditions = GateConditions::new(gate.generation, before, now);
     match (&circumstances.deletion, &circumstances.refused, circumstances.unseen.first(), nodes.held) {
         (Some(deletion), refused, ..) => {
-            let (reason, message) = deletion.said(refused.as_ref());
-            say("Ready", false, reason, message);
+            let (standing, reason, message) = deletion.said(refused.as_ref());
+            conditions.say_ready(standing, reason, message);
         }
         (None, Some(refused), ..) => {
-            let (reason, message) = refused.said();
-            say("Ready", false, reason, message);
+            let (standing, reason, message) = refused.said();
+            conditions.say_ready(standing, reason, message);
         }
         (None, None, Some(unseen), _) => {
-            say(
-                "Ready",
-                false,
+            conditions.say_ready(
+                Standing::Reconciling,
                 "SourceUnavailable",
                 format!("{unseen}; until the source is available the requirement decides nothing, and the others still count"),
             );
         }
-        (None, None, None, 0) => say("Ready", true, "NoNodeHeld", summary.to_owned()),
-        (None, None, None, _) => say("Ready", true, "NodesHeld", summary.to_owned()),
+        (None, None, None, 0) => conditions.say_ready(Standing::Ready, "NoNodeHeld", summary.to_owned()),
+        (None, None, None, _) => conditions.say_ready(Standing::Ready, "NodesHeld", summary.to_owned()),
     }
     match &circumstances.unsatisfiable {
-        Some((reason, message)) => say("Satisfiable", false, reason, message.clone()),
-        None => say("Satisfiable", true, "Satisfiable", "no obstacle found".into()),
+        Some((reason, message)) => conditions.say("Satisfiable", false, reason, message.clone()),
+        None => conditions.say("Satisfiable", true, "Satisfiable", "no obstacle found".into()),
     }
     if circumstances.overlaps.is_empty() {
-        say("Overlapping", false, "OnlyOne", "no other gate has this taint on the same nodes".into());
+        conditions.say("Overlapping", false, "OnlyOne", "no other gate has this taint on the same nodes".into());
     } else {
         let others = circumstances.overlaps.iter().cloned().collect::<Vec<_>>().join(", ");
-        say(
+        conditions.say(
             "Overlapping",
             true,
             "SharedTaint",
@@ -230,9 +225,9 @@ fn conditions(
             "{} nodes are not ready and stay without the taint, because spec.retaint.budget is used up: check what changed on these nodes before you raise the budget",
             kept.no_room
         );
-        say("BudgetExhausted", true, "TooManyRegressions", message);
+        conditions.say("BudgetExhausted", true, "TooManyRegressions", message);
     } else {
-        say("BudgetExhausted", false, "WithinBudget", "no node stays without the taint because of spec.retaint.budget".into());
+        conditions.say("BudgetExhausted", false, "WithinBudget", "no node stays without the taint because of spec.retaint.budget".into());
     }
     if gate.spec.taint.effect == Effect::NoExecute && gate.ingress_daemon_sets().next().is_some() {
         if kept.spared > 0 {
@@ -240,9 +235,9 @@ fn conditions(
                 "{} nodes are not ready and do not get the taint, which would evict the pods that the gate waits for (see blocked): change the template to roll out a revision whose pods tolerate the taint",
                 kept.spared
             );
-            say("TolerationMissing", true, "PodsWouldBeEvicted", message);
+            conditions.say("TolerationMissing", true, "PodsWouldBeEvicted", message);
         } else {
-            say(
+            conditions.say(
                 "TolerationMissing",
                 false,
                 "NobodyEvicted",
@@ -257,9 +252,9 @@ fn conditions(
                 "; {late} nodes got the taint after their creation, because their labels came later or admission was not active yet: pods may have started before, see events TaintedLate"
             ),
         };
-        say("AdmissionActive", *works, reason, format!("{message}{late}"));
+        conditions.say("AdmissionActive", *works, reason, format!("{message}{late}"));
     }
-    conditions
+    conditions.into_said()
 }
 
 /// Sources of a gate that the operator cannot see, in sentences.

@@ -4,10 +4,10 @@ use super::{
     decide::GateView,
     world::{GATES_PER_NAMESPACE, Gate, World},
 };
+use crate::gates_shared::conditions::{GateConditions, Standing};
 use crds::UnixSeconds;
 use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use std::collections::BTreeSet;
 
 /// How many pods are named.
@@ -78,21 +78,23 @@ pub fn status<'a>(
         }
     }
     let summary = summary(&pods);
-    let mut conditions = ConditionBuilder { gate, before, now, said: Vec::new() };
+    let mut conditions = GateConditions::new(gate.generation, before, now);
     match (unseen(world, gate), forbidden, unreadable) {
-        _ if world.surplus.contains_key(&gate.key()) => conditions.say("Ready", false, "TooManyGates", surplus()),
-        (Some(why), ..) => conditions.say("Ready", false, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}")),
-        (None, Some(forbidden), _) => conditions.say("Ready", false, "PatchForbidden", forbidden.said()),
+        _ if world.surplus.contains_key(&gate.key()) => conditions.say_ready(Standing::Stalled, "TooManyGates", surplus()),
+        (Some(why), ..) => {
+            conditions.say_ready(Standing::Reconciling, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}"));
+        }
+        (None, Some(forbidden), _) => conditions.say_ready(Standing::Stalled, "PatchForbidden", forbidden.said()),
         (None, None, Some(why)) => {
             let then = format!("the operator cannot read the source: {why}; failMode is {:?}", gate.spec.fail_mode);
-            conditions.say("Ready", false, "SourceUnreadable", then);
+            conditions.say_ready(Standing::Reconciling, "SourceUnreadable", then);
         }
         (None, None, None) if pods.matched == 0 && pods.not_gated > 0 => {
             let message = format!("none of the {} selected pods lists {} in readinessGates", pods.not_gated, gate.spec.condition_type);
-            conditions.say("Ready", true, "NoPodListsCondition", message);
+            conditions.say_ready(Standing::Ready, "NoPodListsCondition", message);
         }
-        (None, None, None) if pods.matched == pods.true_ => conditions.say("Ready", true, "NoPodHeld", summary.clone()),
-        (None, None, None) => conditions.say("Ready", true, "PodsHeld", summary.clone()),
+        (None, None, None) if pods.matched == pods.true_ => conditions.say_ready(Standing::Ready, "NoPodHeld", summary.clone()),
+        (None, None, None) => conditions.say_ready(Standing::Ready, "PodsHeld", summary.clone()),
     }
     if beaten.is_empty() {
         conditions.say("Conflicting", false, "OnlyOne", "no other gate keeps this condition on the same pods".into());
@@ -104,7 +106,7 @@ pub fn status<'a>(
     if let Some((reason, works, message)) = admission {
         conditions.say("AdmissionActive", works, reason, message);
     }
-    PodReadinessGateStatus { observed_generation: Some(gate.generation), conditions: conditions.said, pods, held, summary }
+    PodReadinessGateStatus { observed_generation: Some(gate.generation), conditions: conditions.into_said(), pods, held, summary }
 }
 
 fn summary(pods: &PodCounts) -> String {
@@ -123,28 +125,4 @@ fn surplus() -> String {
 /// Why the gate's pods cannot be seen.
 fn unseen<'a>(world: &'a World, gate: &Gate) -> Option<&'a str> {
     world.pod_sources.get(&gate.namespace)?.broken.as_deref()
-}
-
-struct ConditionBuilder<'a> {
-    gate: &'a Gate,
-    before: &'a [Condition],
-    now: UnixSeconds,
-    said: Vec<Condition>,
-}
-
-impl ConditionBuilder<'_> {
-    fn say(&mut self, type_: &str, status: bool, reason: &str, message: String) {
-        let status = if status { "True" } else { "False" };
-        let earlier = self.before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
-        let since = earlier
-            .map_or_else(|| Time(Timestamp::from_second(self.now).unwrap_or_default()), |condition| condition.last_transition_time.clone());
-        self.said.push(Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message,
-            observed_generation: Some(self.gate.generation),
-            last_transition_time: since,
-        });
-    }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::needless_pass_by_value, reason = "cases are written where they are used")]
 
+use crate::gates::standing;
 use crds::{node_readiness_gate::ConditionStatus, pod_readiness_gate::RESERVED_CONDITIONS};
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
@@ -231,6 +232,7 @@ fn a_source_that_cannot_be_read_keeps_opens_or_closes_as_told() {
         let status = status(&world, &gate, &[], views.values().map(|view| ("p", view)), None, None, NOW);
         let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "SourceUnreadable"));
+        assert_eq!(standing(&status.conditions), ["Reconciling"]);
         assert!(ready.message.contains("endpoints cannot be seen") && ready.message.contains(mode), "{}", ready.message);
         let after = settled_in(world, None);
         assert_eq!(says(&after).map(|(status, _)| status), wanted, "{mode}, it was {before:?}");
@@ -652,14 +654,18 @@ fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() 
     // Those that come do not concern a neighbour, and push nobody out.
     assert_eq!(world.take_gates(all(GATES_PER_NAMESPACE + 20)), BTreeSet::from(["tenant".to_owned()]));
     assert_eq!((world.gates.len(), world.surplus.len()), (GATES_PER_NAMESPACE + 1, 20));
-    let ready = |name: &str| {
+    let conditions = |name: &str| {
         let key = ("tenant".to_owned(), name.to_owned());
         let gate = world.gates.get(&key).or_else(|| world.surplus.get(&key)).unwrap();
-        let said = status(&world, gate, &[], std::iter::empty(), None, None, NOW).conditions;
+        status(&world, gate, &[], std::iter::empty(), None, None, NOW).conditions
+    };
+    let ready = |name: &str| {
+        let said = conditions(name);
         said.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| (condition.status, condition.reason)).unwrap()
     };
     assert_eq!(ready("gate-000"), ("True".to_owned(), "NoPodHeld".to_owned()));
     assert_eq!(ready("gate-119"), ("False".to_owned(), "TooManyGates".to_owned()));
+    assert_eq!((standing(&conditions("gate-000")), standing(&conditions("gate-119"))), (vec!["Ready"], vec!["Stalled"]));
     let pod = Pod { gates: vec![TYPE.into()], labels: texts(&[("example", "true")]), ..pod() };
     assert_eq!(world.gates_of(&("tenant".into(), "p".into()), &pod).len(), GATES_PER_NAMESPACE);
     // One of the oldest goes: the next one has its place.
@@ -712,6 +718,7 @@ fn a_gate_whose_patches_are_forbidden_is_not_ready_and_says_so() {
         let forbidden = ForbiddenWrites::of(seen(), |_| refused);
         let gate = world.gates.values().next().unwrap();
         let conditions = status(&world, gate, &[], seen(), None, forbidden.as_ref(), NOW).conditions;
+        assert_eq!(standing(&conditions), [if forbidden.is_some() { "Stalled" } else { "Ready" }]);
         conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap()
     };
     let ready = said(&views, Some("pods \"p\" is forbidden"));

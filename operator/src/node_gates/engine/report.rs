@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Client, ResourceExt as _};
 use planner::{
-    gates_shared::Key,
+    gates_shared::{Key, conditions::repeats_ready},
     node_gates::{
         Gate, World,
         decide::GateView,
@@ -287,7 +287,7 @@ fn news<'c>(before: Option<&[Condition]>, now: &'c [Condition]) -> Vec<&'c Condi
         }
         None => is_trouble(condition) || condition.reason == "NodesHeld",
     };
-    now.iter().filter(is_new).collect()
+    now.iter().filter(|condition| !repeats_ready(condition)).filter(is_new).collect()
 }
 
 /// Somebody should look at it.
@@ -395,10 +395,15 @@ mod tests {
         };
         let calm = [condition("Ready", "True", "NoNodeHeld"), condition("Satisfiable", "True", "Satisfiable")];
         let shut = [condition("Ready", "True", "NodesHeld"), condition("Satisfiable", "False", "NotTolerated")];
+        let refused = [condition("Ready", "False", "PatchForbidden"), condition("Stalled", "True", "PatchForbidden")];
         let reasons = |before, now| news(before, now).into_iter().map(|condition| condition.reason.clone()).collect::<Vec<_>>();
         assert_eq!(reasons(None, &calm), Vec::<String>::new());
         assert_eq!(reasons(None, &shut), ["NodesHeld", "NotTolerated"]);
         assert_eq!(reasons(Some(&calm), &shut), ["NodesHeld", "NotTolerated"]);
+        assert_eq!(
+            (reasons(None, &refused), reasons(Some(&calm), &refused)),
+            (vec!["PatchForbidden".to_owned()], vec!["PatchForbidden".to_owned()])
+        );
         assert_eq!(reasons(Some(&shut), &shut), Vec::<String>::new());
         assert_eq!(reasons(Some(&shut), &calm), ["NoNodeHeld", "Satisfiable"]);
     }

@@ -1,6 +1,6 @@
 //! Which nodes are new to a gate that was made long ago and switched on just now.
 
-use super::life::*;
+use super::{life::*, standing};
 use crds::{
     NodeReadinessGateStatus,
     node_readiness_gate::{ConditionStatus, InForce},
@@ -150,7 +150,11 @@ fn a_write_that_is_refused_is_said_in_the_status_which_counts_what_is_on_the_nod
     let ready = |said: &crds::NodeReadinessGateStatus| said.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap().clone();
     assert_eq!((ready(&status).status.as_str(), ready(&status).reason.as_str()), ("False", "PatchForbidden"));
     assert!(ready(&status).message.contains("install the ClusterRole") && ready(&status).message.contains("including n1"));
-    assert_eq!(ready(&said(&plan.views["a"], Some(RefusedWrites { forbidden: false, ..refused }))).reason, "PatchFailed");
+    let failed = said(&plan.views["a"], Some(RefusedWrites { forbidden: false, ..refused }));
+    assert_eq!(ready(&failed).reason, "PatchFailed");
+    // What programs read that do not know these words: somebody must act, or the operator tries again.
+    assert_eq!((standing(&status.conditions), standing(&failed.conditions)), (vec!["Stalled"], vec!["Reconciling"]));
+    assert_eq!(standing(&said(&plan.views["a"], None).conditions), ["Ready"]);
     life.settle();
     let view = &life.plan().views["a"];
     assert!(view.held && !view.due);

@@ -15,3 +15,11 @@ mod several;
 mod status;
 mod taints;
 mod writes;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// What Helm, Flux and Argo CD read: which of Ready, Reconciling and Stalled are True.
+pub fn standing(conditions: &[Condition]) -> Vec<&str> {
+    let read = |condition: &&Condition| condition.status == "True" && ["Ready", "Reconciling", "Stalled"].contains(&&*condition.type_);
+    conditions.iter().filter(read).map(|condition| condition.type_.as_str()).collect()
+}
