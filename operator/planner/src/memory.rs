@@ -54,7 +54,7 @@ pub struct Sights {
     /// Seconds for which health ports have been silent that a step waits for, by node.
     pub(crate) silent: BTreeMap<String, i64>,
     /// Nodes that are lost, or were lately.
-    pub(crate) lost: BTreeMap<String, Loss>,
+    pub(crate) lost: BTreeMap<String, Losses>,
     /// Boot IDs, by node, while there is a revision to prove.
     pub(crate) boots: BTreeMap<String, String>,
     /// UIDs of Nodes that went unannounced, soon after their update, and none without the revision beside them: at the last look, or before
@@ -67,6 +67,15 @@ pub struct Sights {
 }
 
 /// A node whose machine died, started anew or went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// Those of late, the last of them last.
+    pub(crate) all: Vec<Loss>,
+    /// Its Node was not Ready at the last look: that it starts anew then is the same loss.
+    pub(crate) down: bool,
+}
+
+/// A machine died, started anew or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     /// Seconds since the loss.
@@ -101,8 +110,10 @@ pub(crate) struct Sight {
     pub(crate) losses: u32,
     /// Seconds since its machine was lost, until that is judged, and how often it was since.
     pub(crate) loss: Option<(i64, u32)>,
-    /// Its machine was lost with others, so that it says nothing of the revision.
-    pub(crate) outage: bool,
+    /// Losses of its machine that as many others excuse, though they run the revision, too.
+    pub(crate) outages: u32,
+    /// The loss of its machine, which is not over, is none of the revision.
+    pub(crate) excused: bool,
     /// Whoever takes it away had said so.
     pub(crate) announced: bool,
     /// Its machine was lost, and what follows from that is not over.

@@ -8,7 +8,7 @@
 
 use crate::{
     facts::{PodFacts, readiness::has_ready_pods},
-    memory::{Loss, PodSight, Sight, Sights},
+    memory::{Loss, Losses, PodSight, Sight, Sights},
     node::{ManagedNode, clocks},
     objects::revisions::Targets,
     reason::{EVICTED, FALLS, FALLS_AFTER, LOST, RESTARTED, UNREADY, is_crash},
@@ -201,9 +201,11 @@ impl Sights {
         // One that dies alone has no company, however large the budget is.
         let company = Company { lost: &lost, all, slots: slots.min(managed_nodes.len().saturating_sub(1)).max(1) };
         for (node, sight) in &mut nodes {
-            sight.judge_loss(|since| company.is_none(node, since));
+            sight.judge_loss(node, &company);
         }
-        let (gone, excused) = self.that_went(snapshot, targets, ledger, |node| !common_trouble && company.is_none(node, 0));
+        let (gone, excused) = self.that_went(snapshot, targets, ledger, |node, since| {
+            !common_trouble && company.is_none(node, since.map_or(0, |since| since.saturating_add(watched)))
+        });
         let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
         let runs = runs_of(running.flat_map(|managed| managed.pods));
         let revision = targets.effective.revision.clone();
@@ -218,13 +220,13 @@ impl Sights {
     }
 
     /// UIDs of Nodes that have gone: those that were lost with the revision, and those that say nothing of it. `tells`: the loss of a node
-    /// says something.
+    /// says something; it was lost now, or so many seconds before the last look.
     fn that_went(
         &self,
         snapshot: &Snapshot,
         targets: &Targets,
         ledger: &Ledger,
-        tells: impl Fn(&str) -> bool,
+        tells: impl Fn(&str, Option<i64>) -> bool,
     ) -> (BTreeSet<String>, BTreeSet<String>) {
         let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
         let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
@@ -241,7 +243,7 @@ impl Sights {
             }
         }
         for (node, sight) in went {
-            if sight.announced || !tells(node) {
+            if sight.announced || sight.excused || !tells(node, sight.loss.map(|(since, _)| since)) {
                 excused.insert(sight.node_uid.clone());
             } else if sight.revision == targets.effective.revision
                 && (sight.is_recent(Periods::of(&targets.effective)) || reached.get(node) == Some(&&sight.node_uid))
@@ -252,23 +254,33 @@ impl Sights {
         (gone, excused)
     }
 
-    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Loss> {
+    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Losses> {
         // Since when what is down at the first look has been so nobody knows: it is no news.
         let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
-        let known = |node: &str| self.lost.get(node).map(|loss| Loss { since: loss.since.saturating_add(watched), ..*loss });
-        let new = |node: &str, since| Loss { since, ran: self.nodes.contains_key(node) };
-        let lately = self.lost.keys().filter_map(|node| Some((node, known(node).filter(|loss| loss.since <= JUDGED_AFTER + TOGETHER)?)));
-        let lately = lately.map(|(node, loss)| (node.clone(), loss));
-        let down = managed_nodes.iter().filter(|managed| managed.is_lost());
-        let down = down.map(|managed| (managed.name.to_owned(), known(managed.name).unwrap_or_else(|| new(managed.name, first))));
+        let down: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_lost()).map(|managed| managed.name).collect();
         let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
-        let news = self.boots.iter().filter(|(node, before)| boot(node) != Some(*before));
-        lately.chain(down).chain(news.map(|(node, _)| (node.clone(), new(node, 0)))).collect()
+        let anew = self.boots.iter().filter(|(node, before)| boot(node) != Some(*before));
+        let anew: BTreeSet<_> = anew.map(|(node, _)| node.as_str()).collect();
+        let names: BTreeSet<_> = self.lost.keys().map(String::as_str).chain(down.iter().copied()).chain(anew.iter().copied()).collect();
+        let losses = |node: &str| {
+            let known = self.lost.get(node).cloned().unwrap_or_default();
+            let is_down = down.contains(node);
+            let mut all: Vec<_> = known.all.into_iter().map(|loss| Loss { since: loss.since.saturating_add(watched), ..loss }).collect();
+            if !known.down && (is_down || anew.contains(node)) {
+                all.push(Loss { since: if is_down { first } else { 0 }, ran: self.nodes.contains_key(node) });
+            }
+            let last = all.len().saturating_sub(1);
+            let all = all.into_iter().enumerate();
+            let all = all.filter(|(index, loss)| loss.since <= JUDGED_AFTER + TOGETHER || is_down && *index == last);
+            Losses { all: all.map(|(_, loss)| loss).collect(), down: is_down }
+        };
+        names.into_iter().map(|node| (node.to_owned(), losses(node))).filter(|(_, losses)| !losses.all.is_empty()).collect()
     }
 
     /// It is down for so long that it will not break any more, and says nothing of the revision.
     fn is_dead(&self, managed: &ManagedNode<'_>) -> bool {
-        managed.is_lost() && self.lost.get(managed.name).is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
+        let last = self.lost.get(managed.name).and_then(|losses| losses.all.last());
+        managed.is_lost() && last.is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
@@ -334,13 +346,17 @@ impl Sights {
         if most > 0 && sight.falls() >= most {
             return Some(RevisionFailure::Fell(sight.last));
         }
+        // One outage is chance, and so may be a second one. If it goes on so, the revision may be why.
+        if most > 0 && sight.outages >= most {
+            return Some(RevisionFailure::Fell(LOST));
+        }
         (sight.attached && sight.out >= settings.rollout.node_deadline).then_some(RevisionFailure::Out)
     }
 
     /// What failed on a node is not forgiven yet: it has not served long enough since.
     pub fn condemns(&self, settings: &ResolvedSpec, node: &str) -> bool {
         let clocks = Periods::of(settings);
-        self.nodes.get(node).is_some_and(|sight| sight.broken || sight.falls() > 0 || sight.unbroken < clocks.proven_after)
+        self.nodes.get(node).is_some_and(|sight| sight.broken || sight.has_history() || sight.unbroken < clocks.proven_after)
     }
 
     /// A person lets pass what was seen of a node.
@@ -403,7 +419,7 @@ impl Sights {
                 true => (sight.out, clocks.node_deadline),
                 false if !sight.serves => return None,
                 false if sight.suspect && sight.falls() < 2 => (sight.unbroken, clocks.proven_after),
-                false if sight.suspect || sight.falls() > 0 => (sight.unbroken, clocks.forgotten_after),
+                false if sight.suspect || sight.has_history() => (sight.unbroken, clocks.forgotten_after),
                 false => return None,
             })
         };
@@ -413,7 +429,7 @@ impl Sights {
 
     /// As the ledger says it.
     pub fn record(&self) -> BTreeMap<String, Suspect> {
-        let mut noted: Vec<_> = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.falls() > 0 || sight.out > 0).collect();
+        let mut noted: Vec<_> = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.has_history() || sight.out > 0).collect();
         // Where there are too many, those that are of no consequence now are left out.
         noted.sort_by_key(|(_, sight)| Reverse((sight.suspect, sight.falls())));
         noted.into_iter().take(LISTED).map(|(node, sight)| (node.clone(), sight.record())).collect()
@@ -466,8 +482,8 @@ impl Sight {
         let last = FALLS.into_iter().find(|word| *word == known.last).unwrap_or_default();
         // What ran anew while nobody watched has broken, for whatever reason.
         let unbroken = if known.runs == written(runs_of(managed.pods.iter())) { known.unbroken.max(0) } else { 0 };
-        let (recorded, out, since) = (known.falls, known.out.max(0), known.since.max(0));
-        Self { node_uid, revision, suspect: true, since, recorded, unbroken, out, last, ..Self::default() }
+        let (recorded, outages, out, since) = (known.falls, known.outages, known.out.max(0), known.since.max(0));
+        Self { node_uid, revision, suspect: true, since, recorded, outages, unbroken, out, last, ..Self::default() }
     }
 
     fn record(&self) -> Suspect {
@@ -475,6 +491,7 @@ impl Sight {
             node_uid: self.node_uid.clone(),
             revision: self.revision.clone(),
             falls: self.falls(),
+            outages: self.outages,
             last: self.last.to_owned(),
             since: self.since,
             unbroken: self.unbroken,
@@ -489,14 +506,19 @@ impl Sight {
         self.recorded.saturating_add(worst).saturating_add(self.evictions).saturating_add(self.losses)
     }
 
-    /// It was attached so shortly ago that the loss of its machine speaks against the revision.
+    /// It fell, or was lost with others, and has not served long enough since for that to be forgotten.
+    fn has_history(&self) -> bool {
+        self.falls() > 0 || self.outages > 0
+    }
+
+    /// It was attached so shortly ago that the loss of its machine speaks against the revision, or the last loss is not forgotten yet.
     fn is_recent(&self, clocks: Periods) -> bool {
-        clocks.suspects() && self.attached && self.served <= clocks.forgotten_after
+        clocks.suspects() && self.attached && (self.served <= clocks.forgotten_after || self.outages > 0)
     }
 
     fn forget(&mut self) {
         (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
-        self.outage = false;
+        self.outages = 0;
         self.left.clear();
         self.pods.values_mut().for_each(|pod| pod.falls = 0);
     }
@@ -525,6 +547,7 @@ impl Sight {
             self.back = self.back.saturating_add(watched);
             // Its kubelet begins the containers anew, one after the other, and says so a moment after it is back itself.
             self.lost &= self.broken || self.back < FALLS_AFTER;
+            self.excused &= self.lost;
         }
         if went_on && was_broken && self.counted {
             self.out = self.out.saturating_add(watched).min(clocks.node_deadline.max(self.out));
@@ -551,22 +574,24 @@ impl Sight {
             self.suspect = false;
         } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
             self.suspect = false;
-            // One outage may take longer than the deadline, and is over then. One that comes again and again may be the revision's.
-            if self.falls() == 0 && !self.broken && (!self.outage || self.out >= clocks.node_deadline) {
+            if self.falls() == 0 && !self.broken {
                 self.out = 0;
             }
         }
     }
 
-    /// Judges the loss of its machine, once those are known that were lost with it; `alone`: around so many seconds ago there were none.
-    fn judge_loss(&mut self, alone: impl Fn(i64) -> bool) {
+    /// Judges the loss of its machine, once those are known that were lost with it.
+    fn judge_loss(&mut self, node: &str, company: &Company<'_>) {
         let Some((since, times)) = self.loss.filter(|(since, _)| *since >= JUDGED_AFTER) else { return };
         self.loss = None;
-        if alone(since) {
+        if company.is_none(node, since) {
             self.losses = self.losses.saturating_add(times);
             self.last = LOST;
-        } else {
-            self.outage = true;
+            return;
+        }
+        self.excused = self.lost;
+        if company.all {
+            self.outages = self.outages.saturating_add(times);
         }
     }
 
@@ -607,7 +632,7 @@ impl Sight {
 
 /// Losses that are none of the revision: what happened around the same time was none either.
 struct Company<'l> {
-    lost: &'l BTreeMap<String, Loss>,
+    lost: &'l BTreeMap<String, Losses>,
     /// All nodes run the revision.
     all: bool,
     /// Nodes that may be under way at the same time.
@@ -617,12 +642,13 @@ struct Company<'l> {
 impl Company<'_> {
     /// Nothing but the revision explains that this node was lost so many seconds ago.
     fn is_none(&self, node: &str, since: i64) -> bool {
-        let within = |most: i64| {
-            let near = move |(other, loss): &(&String, &Loss)| *other != node && loss.since.saturating_sub(since).abs() <= most;
-            self.lost.iter().filter(near)
-        };
+        let others = || self.lost.iter().filter(|(other, _)| *other != node).map(|(_, losses)| &losses.all);
+        let within = |loss: &Loss, most: i64| loss.since.saturating_sub(since).abs() <= most;
+        if self.all {
+            return others().filter(|losses| losses.iter().any(|loss| within(loss, AT_ONCE))).count() < self.slots;
+        }
         // It kills nodes one after the other, as they were updated.
-        if self.all { within(AT_ONCE).count() < self.slots } else { within(TOGETHER).all(|(_, loss)| loss.ran) }
+        others().flatten().filter(|loss| within(loss, TOGETHER)).all(|loss| loss.ran)
     }
 }
 

@@ -38,6 +38,36 @@ fn node_is_ready(world: &mut World, node: &str, ready: bool) {
     world.change(|cluster| cluster.edit_node(node, |node| node["status"]["ready"] = ready.into()));
 }
 
+/// Nodes that are not Ready any more, nor are their pods.
+fn go_down(world: &mut World, nodes: &[&str]) {
+    for node in nodes {
+        node_is_ready(world, node, false);
+        world.change(|cluster| {
+            let later = cluster.now + 3_600;
+            pods_of(cluster, node).for_each(|pod| (pod.ready, pod.ready_at) = (false, later));
+        });
+    }
+}
+
+/// They are Ready again, and so are their pods some seconds later; `anew`: their machines have started anew.
+fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
+    for node in nodes {
+        node_is_ready(world, node, true);
+        world.change(|cluster| {
+            if anew {
+                boots(cluster, node);
+            }
+            let soon = cluster.now + 5;
+            for pod in pods_of(cluster, node) {
+                if anew {
+                    pod.crash();
+                }
+                (pod.ready, pod.ready_at) = (false, soon);
+            }
+        });
+    }
+}
+
 /// A world in which so many nodes have just got image 2, and serve.
 fn with_updated(rollout: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
     let (mut world, mut operator) = proving(rollout, nodes, budget);
@@ -118,6 +148,54 @@ fn machines_that_start_anew_together_before_their_nodes_are_not_ready_condemn_no
     world.change(|cluster| at.iter().chain(&old).for_each(|node| cluster.machine_dies(node, 20)));
     let plan = run(&mut world, &mut operator, 120);
     assert_ne!(condition(&plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().rolled_back);
+}
+
+/// All nodes run it when two machines lose their power. Their Nodes are not Ready for the last 15 s of the time for which they are away.
+#[test]
+fn two_machines_whose_nodes_say_only_when_they_are_back_that_they_started_anew_condemn_nothing() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 4);
+    let two: Vec<&str> = at.iter().take(2).map(String::as_str).collect();
+    go_down(&mut world, &two);
+    run(&mut world, &mut operator, 15);
+    are_back(&mut world, &two, true);
+    let plan = run(&mut world, &mut operator, 400);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")), "{:#?}", world.cluster.ledger());
+}
+
+/// The network of a rack comes and goes, each time for all of its machines.
+#[test]
+fn two_outages_of_the_same_machines_condemn_nothing() {
+    for gap in [12, 80, 140, 300] {
+        let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 4);
+        let two: Vec<&str> = at.iter().take(2).map(String::as_str).collect();
+        for _ in 0..2 {
+            go_down(&mut world, &two);
+            run(&mut world, &mut operator, 20);
+            are_back(&mut world, &two, false);
+            run(&mut world, &mut operator, gap);
+        }
+        let plan = run(&mut world, &mut operator, 700);
+        let ledger = world.cluster.ledger();
+        assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")), "after {gap} s: {ledger:#?}");
+    }
+}
+
+/// Machines are lost together, and their Nodes are deleted later, one after the other.
+#[test]
+fn nodes_of_an_outage_that_are_deleted_later_condemn_nothing() {
+    for (nodes, budget, updated) in [(8, 2, 2), (4, 1, 4)] {
+        let (mut world, mut operator, at) = with_updated(&rolls_back(), nodes, budget, updated);
+        let old = world.cluster.nodes.keys().find(|name| !at.contains(name)).cloned();
+        let lost: Vec<&str> = at.iter().take(2).chain(&old).map(String::as_str).collect();
+        go_down(&mut world, &lost);
+        run(&mut world, &mut operator, 40);
+        for node in &lost {
+            world.change(|cluster| cluster.leave(node));
+            run(&mut world, &mut operator, 30);
+        }
+        let plan = run(&mut world, &mut operator, 120);
+        assert_ne!(condition(&plan, "RolledBack"), ROLLED_BACK, "{nodes} nodes: {:#?}", world.cluster.ledger().unwrap().rolled_back);
+    }
 }
 
 /// All machines of a zone go at once, with their Nodes.
@@ -409,6 +487,42 @@ fn machines_that_die_together_again_and_again_condemn_the_revision() {
     }
     assert_eq!(condition(&plan.unwrap(), "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger());
     assert_eq!(on(&world, 1), 4);
+}
+
+/// All nodes run it. It kills machines in pairs whose Nodes are not Ready for a minute: never do all of them serve for as long as they must.
+/// The operator may start anew between two of these losses.
+#[test]
+fn outages_that_come_again_and_again_condemn_the_revision_whether_or_not_the_operator_starts_anew() {
+    for restarted in [false, true] {
+        let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 4);
+        let bad = world.cluster.wish.revision_of(2);
+        let [one, other] = [&at[..2], &at[2..]].map(|pair| pair.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut plan = None;
+        for second in 0..1200 {
+            let (pair, comes) = match second % 225 {
+                0 => (&one, false),
+                60 => (&one, true),
+                112 => (&other, false),
+                172 => (&other, true),
+                _ => (&Vec::new(), true),
+            };
+            let runs_it = |node: &&str| world.cluster.pods.iter().any(|pod| pod.node == *node && pod.revision() == bad);
+            let is_down = |node: &&str| world.cluster.nodes.get(*node).is_some_and(|node| node["status"]["ready"] == false);
+            let pair: Vec<&str> = pair.iter().copied().filter(|node| if comes { is_down(node) } else { runs_it(node) }).collect();
+            if comes {
+                are_back(&mut world, &pair, true);
+            } else {
+                go_down(&mut world, &pair);
+            }
+            if restarted && second % 225 == 200 {
+                operator.crash(&world, 0);
+            }
+            plan = world.fair_second(&mut operator).or(plan);
+        }
+        let ledger = world.cluster.ledger();
+        assert_eq!(condition(&plan.unwrap(), "RolledBack"), ROLLED_BACK, "restarted: {restarted}, {ledger:#?}");
+        assert_eq!(on(&world, 1), 4);
+    }
 }
 
 /// It kills a machine that is back at once, every half a minute.
