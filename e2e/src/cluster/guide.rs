@@ -99,15 +99,16 @@ impl Guide {
         Ok(command)
     }
 
+    /// All objects that the file shows.
+    pub fn objects(&self) -> Result<Vec<Value>> {
+        let blocks = self.all.split("```yaml\n").skip(1);
+        blocks.map(|block| serde_saphyr::from_str(block.split("```").next().unwrap_or_default()).context("reading an example")).collect()
+    }
+
     /// The object of this kind and name, wherever the file shows it.
     pub fn named(&self, kind: &str, name: &str) -> Result<Value> {
-        for block in self.all.split("```yaml\n").skip(1) {
-            let object: Value = serde_saphyr::from_str(block.split("```").next().unwrap_or_default()).context("reading an example")?;
-            if object["kind"] == kind && object["metadata"]["name"] == name {
-                return Ok(object);
-            }
-        }
-        anyhow::bail!("no {kind} {name} in the guide")
+        let found = self.objects()?.into_iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+        found.with_context(|| format!("no {kind} {name} in the guide"))
     }
 
     /// The commands of the section.

@@ -1,13 +1,16 @@
-//! The first example of README, as it stands.
+//! The first example of README, as it stands, and those of the guide to rollouts.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use crds::IngressDaemonSet;
+use kube::{Api, ResourceExt as _, api::DeleteParams};
 
 use crate::{
     auditor::Expectations,
     bed::{Bed, Options, node::NodeSpec},
     cluster::{guide::Guide, product},
+    eventually::eventually,
     host::images,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
@@ -23,6 +26,42 @@ pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(serves_through_a_rollout(bed)),
 };
+
+/// Each example of the guide, where no node has its label.
+pub const OF_THE_GUIDE: Scenario = Scenario {
+    name: "the_api_server_and_the_operator_take_every_example_of_the_guide_as_it_stands",
+    options: || Options::default().with_infra(),
+    expected: Expectations::default,
+    body: |bed| Box::pin(of_the_guide(bed)),
+};
+
+async fn of_the_guide(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    let examples = Guide::in_file(bed, "docs/rollouts.md", None, &[])?.objects()?;
+    for example in &examples {
+        let resource: IngressDaemonSet = serde_json::from_value(example.clone()).context("an example of another kind")?;
+        let (name, namespace) = (resource.name_any(), resource.namespace().unwrap_or_else(|| "default".to_owned()));
+        bed.apply(std::slice::from_ref(example)).await.with_context(|| example.to_string())?;
+        let api = Api::<IngressDaemonSet>::namespaced(bed.client.clone(), &namespace);
+        eventually(product::SAID, &format!("the operator takes {example}"), async || {
+            let made = api.get(&name).await?;
+            let status = made.status.context("no status yet")?;
+            let valid = status.conditions.iter().find(|condition| condition.type_ == "Valid").context("no condition yet")?;
+            ensure!(valid.status == "True" && valid.observed_generation == made.metadata.generation, "{valid:?}");
+            Ok(())
+        })
+        .await?;
+        // Another example asks for the same port.
+        api.delete(&name, &DeleteParams::default()).await.context("deleting it")?;
+        eventually(product::SAID, "it is gone", async || {
+            ensure!(api.get_opt(&name).await?.is_none(), "it is still there");
+            Ok(())
+        })
+        .await?;
+    }
+    bed.say(&format!("{} examples are valid as they stand", examples.len()));
+    Ok(())
+}
 
 async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {
     bed.install().await?;

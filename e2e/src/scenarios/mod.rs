@@ -139,6 +139,7 @@ pub const ALL: &[Scenario] = &[
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
     first_example::SERVES_THROUGH_A_ROLLOUT,
+    first_example::OF_THE_GUIDE,
     tutorial::TUTORIAL,
     deletion::DELETED_UNDER_LOAD,
     deletion::WITHOUT_OPERATOR,
@@ -147,6 +148,7 @@ pub const ALL: &[Scenario] = &[
     ownership::NEEDS_FINALIZERS,
     ownership::BOUND,
     ownership::NAMED_ACCOUNT,
+    tenants::ROLES,
     tenants::HOSTILE,
     missing_rights::TO_READ,
     missing_rights::TO_WRITE,
@@ -229,6 +231,8 @@ pub const GROUPS: &[Group] = &[
         scenarios: &[
             bad_input::BAD_INPUT,
             compatibility::ORIGINAL_EXAMPLE,
+            first_example::OF_THE_GUIDE,
+            tenants::ROLES,
             changes::REWRITTEN,
             pod_gates::DEMO_AND_HOLDS,
             ownership::NEEDS_FINALIZERS,
@@ -258,6 +262,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
+    Group { name: "quota", scenarios: &[quotas::CRITICAL_PODS] },
 ];
 
 #[cfg(test)]

@@ -38,6 +38,14 @@ const SLOWER: f64 = 1.2;
 /// A word in everything that the tenant would have on Nodes.
 const OWN: &str = "tenant.example.com";
 
+/// Kubernetes' own roles for people.
+pub const ROLES: Scenario = Scenario {
+    name: "who_may_view_edit_or_administer_a_namespace_may_do_so_with_its_resources_and_gates",
+    options: || Options { takes_rights_away: true, ..Options::default().with_infra() },
+    expected: Expectations::default,
+    body: |bed| Box::pin(rights_are_passed_on(bed)),
+};
+
 /// All that the tenant can do.
 pub const HOSTILE: Scenario = Scenario {
     name: "a_tenant_with_thousands_of_objects_writes_nothing_to_nodes_and_a_rollout_of_another_ends_beside_them",
@@ -89,11 +97,14 @@ async fn rollout(bed: &Bed, version: &str) -> Result<Duration> {
 
 /// What Kubernetes' own roles for people have of our kinds: `view` reads, `edit` and `admin` write, and none writes a status or what has no
 /// namespace.
-async fn rights_are_passed_on(bed: &Bed) -> Result<()> {
+async fn rights_are_passed_on(bed: &mut Bed) -> Result<()> {
+    const NAMESPACE: &str = "default";
+    bed.install().await?;
     let reviews = Api::<SubjectAccessReview>::all(bed.client.clone());
     for role in ["view", "edit", "admin"] {
-        let user = format!("{TENANT}-{role}");
-        bed.kubectl(&["create", "rolebinding", &user, "-n", TENANT, &format!("--clusterrole={role}"), &format!("--user={user}")]).await?;
+        let user = format!("who-may-{role}");
+        let (role_named, user_named) = (format!("--clusterrole={role}"), format!("--user={user}"));
+        bed.kubectl(&["create", "rolebinding", &user, "-n", NAMESPACE, &role_named, &user_named]).await?;
         let writes = role != "view";
         for (verb, resource, subresource, expected) in [
             ("get", "ingressdaemonsets", "", true),
@@ -105,7 +116,7 @@ async fn rights_are_passed_on(bed: &Bed) -> Result<()> {
             ("create", "nodereadinessgates", "", false),
         ] {
             let asks = json!({ "spec": { "user": user, "resourceAttributes": {
-                "namespace": TENANT, "verb": verb, "group": crds::names::GROUP, "resource": resource, "subresource": subresource,
+                "namespace": NAMESPACE, "verb": verb, "group": crds::names::GROUP, "resource": resource, "subresource": subresource,
             } } });
             let review: SubjectAccessReview = serde_json::from_value(asks)?;
             // Roles are put together a moment after they were made.
@@ -116,7 +127,9 @@ async fn rights_are_passed_on(bed: &Bed) -> Result<()> {
             })
             .await?;
         }
+        bed.kubectl(&["delete", "rolebinding", &user, "-n", NAMESPACE]).await?;
     }
+    bed.say("view reads resources and gates, edit and admin write them, and none writes a status or gates of nodes");
     Ok(())
 }
 
@@ -128,7 +141,6 @@ async fn tenant(bed: &Bed) -> Result<Client> {
         .context("the tenant's namespace")?;
     let user = format!("--user={TENANT}");
     bed.kubectl(&["create", "rolebinding", TENANT, "-n", TENANT, "--clusterrole=edit", &user]).await?;
-    rights_are_passed_on(bed).await?;
     let path = bed.control_plane.kubeconfig_of(TENANT)?;
     let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
     let client = control_plane::client(&serde_json::from_str(&text)?).await?;
