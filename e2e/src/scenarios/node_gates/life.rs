@@ -303,6 +303,7 @@ async fn writes_are_refused(bed: &Bed, key: &str) -> Result<()> {
     })
     .await?;
     node(bed, "refused", &["warm"], json!([])).await?;
+    warm(bed, "refused", "True").await?;
     says(bed, "warm", "the write is refused", |status| {
         has_condition(status, "Ready", "False", "PatchForbidden") && has_condition(status, "Stalled", "True", "PatchForbidden")
     })
@@ -311,7 +312,7 @@ async fn writes_are_refused(bed: &Bed, key: &str) -> Result<()> {
     for kind in [binding, policy] {
         bed.kubectl(&["delete", kind, "no-nodes"]).await?;
     }
-    becomes(bed, "refused", key, true, 1).await?;
+    becomes(bed, "refused", key, false, 1).await?;
     says(bed, "warm", "it goes on", |status| status.conditions.iter().all(|condition| condition.type_ != "Stalled")).await?;
     nodes(bed).delete("refused", &DeleteParams::default()).await.context("deleting the Node")?;
     bed.say("a write that admission control refuses needs somebody, says the gate, and kstatus with it");
