@@ -312,7 +312,13 @@ async fn writes_are_refused(bed: &Bed, key: &str) -> Result<()> {
     for kind in [binding, policy] {
         bed.kubectl(&["delete", kind, "no-nodes"]).await?;
     }
-    becomes(bed, "refused", key, false, 1).await?;
+    // What was forbidden is tried again after one to two minutes.
+    eventually(3 * MINUTE, "the Node is released", async || {
+        let node = nodes(bed).get("refused").await?;
+        ensure!(!has_taint(&node, key), "{:?}", taints(&node));
+        Ok(())
+    })
+    .await?;
     says(bed, "warm", "it goes on", |status| status.conditions.iter().all(|condition| condition.type_ != "Stalled")).await?;
     nodes(bed).delete("refused", &DeleteParams::default()).await.context("deleting the Node")?;
     bed.say("a write that admission control refuses needs somebody, says the gate, and kstatus with it");
