@@ -20,7 +20,7 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions definitions-check kwok prose-linter promtool images images-test containerfile-test versions kubelet-bed manifests chart-test
+.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions definitions-check kwok prose-linter promtool images images-check images-test containerfile-test versions kubelet-bed manifests chart-test
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
@@ -158,9 +158,11 @@ images:
 	@.ci/images
 
 # arm64 runs under qemu-user-static. The last line is a rollout with the programs of the images: musl is another C library.
-images-test: images control-plane build
+images-check:
 	@.ci/deps images
 	cd deploy/images && go test -count=1 -tags images .
+
+images-test: images images-check control-plane build
 	BED_PROGRAMS=target/cross/$(shell uname -m)-unknown-linux-musl/release target/debug/bed scenario three_rollouts_in_a_row_lose_no_request
 
 # The images of the Containerfile have the files of `make images`, to the byte, and say the same of themselves. Ten to twenty minutes; it needs

@@ -10,17 +10,23 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
@@ -113,6 +119,35 @@ func TestLayoutsAreValid(t *testing.T) {
 	}
 }
 
+// What `crane push` does with a layout, by its own library: docs/install.md says so.
+func TestARegistryHasWhatWasPushed(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	for _, program := range programs {
+		pushed := open(t, program)
+		reference, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://") + "/edge/" + program.image + ":0.1.0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.WriteIndex(reference, pushed); err != nil {
+			t.Fatal(err)
+		}
+		for _, architecture := range []string{"amd64", "arm64"} {
+			pulled, err := remote.Image(reference, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: architecture}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := pulled.ConfigFile()
+			if err != nil || config.Architecture != architecture {
+				t.Errorf("%s for %s: %v, %v", program.image, architecture, config, err)
+			}
+			if err := validate.Image(pulled); err != nil {
+				t.Errorf("%s for %s: %v", program.image, architecture, err)
+			}
+		}
+	}
+}
+
 func TestNothingElseIsInside(t *testing.T) {
 	each(t, func(t *testing.T, image unpacked) {
 		expected := []string{"etc/passwd", "etc/ssl/certs/ca-certificates.crt", "licenses/LICENSE", "licenses/THIRD-PARTY", "licenses/sbom.cdx.json", image.program.binary}
@@ -190,8 +225,9 @@ func TestItStartsOnBothArchitectures(t *testing.T) {
 			t.Fatal(err)
 		}
 		command := []string{path, "--version"}
-		if image.architecture == "arm64" {
-			emulator, err := exec.LookPath("qemu-aarch64-static")
+		if image.architecture != runtime.GOARCH {
+			machine := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[image.architecture]
+			emulator, err := exec.LookPath("qemu-" + machine + "-static")
 			if err != nil {
 				t.Fatalf("%v; install qemu-user-static", err)
 			}
