@@ -114,6 +114,23 @@ fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_take
     }
 }
 
+/// The edit of README's example that the tutorial asks for, and the figures that it names.
+#[test]
+fn the_tutorials_edit_for_a_network_load_balancer_of_aws_has_its_figures() {
+    let text = file("docs/tutorial.md").replace('\n', " ");
+    let edit =
+        "set `loadBalancer: {preset: AwsNlbLbc}` below `spec`, write `annotateDeploymentToDetach: {}`, and remove `attachSoakSeconds`";
+    assert!(text.contains(edit) && text.contains("(grace 80 s, soak 70 s)"), "the tutorial asks for something else");
+    let mut example = examples(&file("README.md")).remove(0).1;
+    let spec = example["spec"].as_object_mut().unwrap();
+    spec.insert("loadBalancer".into(), json!({"preset": "AwsNlbLbc"}));
+    let rolling = spec["updateStrategy"]["rollingUpdate"].as_object_mut().unwrap();
+    assert!(rolling.insert("annotateDeploymentToDetach".into(), json!({})).is_some() && rolling.remove("attachSoakSeconds").is_some());
+    let resource: IngressDaemonSet = serde_json::from_value(example).unwrap();
+    let settings = resolve(&resource.spec).unwrap();
+    assert_eq!((settings.deployment_grace, settings.attach_soak, settings.warnings.len()), (80, 70, 0));
+}
+
 #[test]
 fn every_field_is_in_an_example() {
     let mut shown = BTreeSet::new();
