@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// How a gate stands, in the words that Helm, Flux and Argo CD read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum GateReadiness {
     /// The operator keeps the gate.
     Ready,
     /// The operator tries again, and may succeed without anybody's help.
@@ -51,11 +51,11 @@ impl<'a> GateConditions<'a> {
     }
 
     /// Adds Ready, and where it is False either Reconciling or Stalled, which say the same.
-    pub(crate) fn say_ready(&mut self, standing: Standing, reason: &str, message: String) {
-        let repeated = match standing {
-            Standing::Ready => None,
-            Standing::Reconciling => Some("Reconciling"),
-            Standing::Stalled => Some("Stalled"),
+    pub(crate) fn say_ready(&mut self, readiness: GateReadiness, reason: &str, message: String) {
+        let repeated = match readiness {
+            GateReadiness::Ready => None,
+            GateReadiness::Reconciling => Some("Reconciling"),
+            GateReadiness::Stalled => Some("Stalled"),
         };
         self.say("Ready", repeated.is_none(), reason, message.clone());
         if let Some(type_) = repeated {

@@ -4,7 +4,7 @@ use super::{
     decide::GateView,
     world::{Gate, World, daemon_set_pods},
 };
-use crate::gates_shared::conditions::{GateConditions, Standing};
+use crate::gates_shared::conditions::{GateConditions, GateReadiness};
 use crds::UnixSeconds;
 use crds::node_readiness_gate::{BlockedRequirement, Effect, GateCounts, GateTaint, InForce, NodeReadinessGateStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -54,7 +54,7 @@ pub enum Lingering {
 
 impl Deletion {
     /// How the gate stands, a word for it, and what the deletion waits for. `refused`: writes to nodes that were.
-    fn said(&self, refused: Option<&RefusedWrites>) -> (Standing, &'static str, String) {
+    fn said(&self, refused: Option<&RefusedWrites>) -> (GateReadiness, &'static str, String) {
         let waits = match &self.admission {
             Some(_) => "the gate acts as before until its policy or webhook is gone".to_owned(),
             None => format!("{} nodes still have the gate's taint or record", self.nodes),
@@ -64,9 +64,9 @@ impl Deletion {
             Some(Lingering::Waits) | None => None,
         };
         let hindrances: Vec<_> = policy.into_iter().chain(refused.map(|refused| refused.said().2)).collect();
-        let (standing, reason) =
-            if hindrances.is_empty() { (Standing::Reconciling, "Deleting") } else { (Standing::Stalled, "DeletionBlocked") };
-        (standing, reason, std::iter::once(format!("being deleted: {waits}")).chain(hindrances).collect::<Vec<_>>().join("; "))
+        let (readiness, reason) =
+            if hindrances.is_empty() { (GateReadiness::Reconciling, "Deleting") } else { (GateReadiness::Stalled, "DeletionBlocked") };
+        (readiness, reason, std::iter::once(format!("being deleted: {waits}")).chain(hindrances).collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -85,23 +85,23 @@ pub struct RefusedWrites {
 
 impl RefusedWrites {
     /// How the gate stands, a word for it, and what to do.
-    fn said(&self) -> (Standing, &'static str, String) {
-        let (standing, reason, remedy) = if self.forbidden {
+    fn said(&self) -> (GateReadiness, &'static str, String) {
+        let (readiness, reason, remedy) = if self.forbidden {
             (
-                Standing::Stalled,
+                GateReadiness::Stalled,
                 "PatchForbidden",
                 "install the ClusterRole of this release again, so that the operator may patch Nodes, or make admission control allow the patch",
             )
         } else {
             (
-                Standing::Reconciling,
+                GateReadiness::Reconciling,
                 "PatchFailed",
                 "the operator retries; check why the API server or its admission control refuses the write",
             )
         };
         let Self { nodes, node, message, .. } = self;
         (
-            standing,
+            readiness,
             reason,
             format!("the operator cannot write to {nodes} nodes, including {node}: {message}; {remedy}. These nodes do not change"),
         )
@@ -188,22 +188,22 @@ fn conditions(
     let mut conditions = GateConditions::new(gate.generation, before, now);
     match (&circumstances.deletion, &circumstances.refused, circumstances.unseen.first(), nodes.held) {
         (Some(deletion), refused, ..) => {
-            let (standing, reason, message) = deletion.said(refused.as_ref());
-            conditions.say_ready(standing, reason, message);
+            let (readiness, reason, message) = deletion.said(refused.as_ref());
+            conditions.say_ready(readiness, reason, message);
         }
         (None, Some(refused), ..) => {
-            let (standing, reason, message) = refused.said();
-            conditions.say_ready(standing, reason, message);
+            let (readiness, reason, message) = refused.said();
+            conditions.say_ready(readiness, reason, message);
         }
         (None, None, Some(unseen), _) => {
             conditions.say_ready(
-                Standing::Reconciling,
+                GateReadiness::Reconciling,
                 "SourceUnavailable",
                 format!("{unseen}; until the source is available the requirement decides nothing, and the others still count"),
             );
         }
-        (None, None, None, 0) => conditions.say_ready(Standing::Ready, "NoNodeHeld", summary.to_owned()),
-        (None, None, None, _) => conditions.say_ready(Standing::Ready, "NodesHeld", summary.to_owned()),
+        (None, None, None, 0) => conditions.say_ready(GateReadiness::Ready, "NoNodeHeld", summary.to_owned()),
+        (None, None, None, _) => conditions.say_ready(GateReadiness::Ready, "NodesHeld", summary.to_owned()),
     }
     match &circumstances.unsatisfiable {
         Some((reason, message)) => conditions.say("Satisfiable", false, reason, message.clone()),

@@ -4,7 +4,7 @@ use super::{
     decide::GateView,
     world::{GATES_PER_NAMESPACE, Gate, World},
 };
-use crate::gates_shared::conditions::{GateConditions, Standing};
+use crate::gates_shared::conditions::{GateConditions, GateReadiness};
 use crds::UnixSeconds;
 use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -80,21 +80,21 @@ pub fn status<'a>(
     let summary = summary(&pods);
     let mut conditions = GateConditions::new(gate.generation, before, now);
     match (unseen(world, gate), forbidden, unreadable) {
-        _ if world.surplus.contains_key(&gate.key()) => conditions.say_ready(Standing::Stalled, "TooManyGates", surplus()),
+        _ if world.surplus.contains_key(&gate.key()) => conditions.say_ready(GateReadiness::Stalled, "TooManyGates", surplus()),
         (Some(why), ..) => {
-            conditions.say_ready(Standing::Reconciling, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}"));
+            conditions.say_ready(GateReadiness::Reconciling, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}"));
         }
-        (None, Some(forbidden), _) => conditions.say_ready(Standing::Stalled, "PatchForbidden", forbidden.said()),
+        (None, Some(forbidden), _) => conditions.say_ready(GateReadiness::Stalled, "PatchForbidden", forbidden.said()),
         (None, None, Some(why)) => {
             let then = format!("the operator cannot read the source: {why}; failMode is {:?}", gate.spec.fail_mode);
-            conditions.say_ready(Standing::Reconciling, "SourceUnreadable", then);
+            conditions.say_ready(GateReadiness::Reconciling, "SourceUnreadable", then);
         }
         (None, None, None) if pods.matched == 0 && pods.not_gated > 0 => {
             let message = format!("none of the {} selected pods lists {} in readinessGates", pods.not_gated, gate.spec.condition_type);
-            conditions.say_ready(Standing::Ready, "NoPodListsCondition", message);
+            conditions.say_ready(GateReadiness::Ready, "NoPodListsCondition", message);
         }
-        (None, None, None) if pods.matched == pods.true_ => conditions.say_ready(Standing::Ready, "NoPodHeld", summary.clone()),
-        (None, None, None) => conditions.say_ready(Standing::Ready, "PodsHeld", summary.clone()),
+        (None, None, None) if pods.matched == pods.true_ => conditions.say_ready(GateReadiness::Ready, "NoPodHeld", summary.clone()),
+        (None, None, None) => conditions.say_ready(GateReadiness::Ready, "PodsHeld", summary.clone()),
     }
     if beaten.is_empty() {
         conditions.say("Conflicting", false, "OnlyOne", "no other gate keeps this condition on the same pods".into());
