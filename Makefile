@@ -157,12 +157,14 @@ $(DEFINITIONS): e2e/definitions/main.go e2e/definitions/go.mod e2e/definitions/g
 images:
 	@.ci/images
 
-# arm64 runs under qemu-user-static. The last line is a rollout with the programs of the images: musl is another C library.
+# Images that are there. Those of the other architecture run under qemu-user-static.
 images-check:
 	@.ci/deps images
 	cd deploy/images && go test -count=1 -tags images .
 
-images-test: images images-check control-plane build
+# The last line is a rollout with the programs of the images: musl is another C library.
+images-test: images control-plane build
+	@$(MAKE) --no-print-directory images-check
 	BED_PROGRAMS=target/cross/$(shell uname -m)-unknown-linux-musl/release target/debug/bed scenario three_rollouts_in_a_row_lose_no_request
 
 # The images of the Containerfile have the files of `make images`, to the byte, and say the same of themselves. Ten to twenty minutes; it needs

@@ -151,8 +151,7 @@ fn survive_noise(marks: usize, budget: i32, pods: usize, events: &[Event]) -> Re
 const BACK: i64 = 45;
 /// Seconds until a revision that breaks must have failed, and its nodes have gone back, when nothing else happens.
 const AT_MOST: usize = 1800;
-/// The same where machines die: those that die at the same moment look like an outage, and what tells in the end is the time for which Nodes
-/// are Ready and their pods are not, some seconds after each start.
+/// The same where machines die: those that die at the same moment look like an outage, and only that they do so again and again tells.
 const AT_MOST_OF_MACHINES: usize = 3 * AT_MOST;
 
 /// P16, P17, P20 and P22, by what the world itself knows: a revision that breaks again and again reaches no more nodes than the budget before
