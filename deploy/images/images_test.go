@@ -119,31 +119,74 @@ func TestLayoutsAreValid(t *testing.T) {
 	}
 }
 
-// What `crane push` does with a layout, by its own library: docs/install.md says so.
+// By the library of `crane push`, for all programs.
 func TestARegistryHasWhatWasPushed(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer server.Close()
+	host := registryHost(t)
 	for _, program := range programs {
-		pushed := open(t, program)
-		reference, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://") + "/edge/" + program.image + ":0.1.0")
+		reference, err := name.ParseReference(host + "/edge/" + program.image + ":0.1.0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := remote.WriteIndex(reference, pushed); err != nil {
+		if err := remote.WriteIndex(reference, open(t, program)); err != nil {
 			t.Fatal(err)
 		}
-		for _, architecture := range []string{"amd64", "arm64"} {
-			pulled, err := remote.Image(reference, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: architecture}))
+		isThere(t, reference)
+	}
+}
+
+// As docs/install.md says, in the checkout; its first command builds the images. What it installs comes from the Go proxy, if it is not there.
+func TestTheCommandsOfTheGuidePushTheImages(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, programs, pushed := registryHost(t), t.TempDir(), 0
+	for line := range strings.Lines(string(guide)) {
+		command, found := strings.CutPrefix(strings.TrimSpace(line), "$ ")
+		if !found || !strings.HasPrefix(command, "go install ") && !strings.HasPrefix(command, "crane push ") {
+			continue
+		}
+		shell := exec.Command("/bin/sh", "-c", strings.ReplaceAll(command, "registry.example.com", host))
+		shell.Dir = "../.."
+		shell.Env = append(os.Environ(), "GOBIN="+programs, "PATH="+programs+":"+os.Getenv("PATH"))
+		if output, err := shell.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, output)
+		}
+		if words := strings.Fields(command); words[0] == "crane" {
+			reference, err := name.ParseReference(strings.ReplaceAll(words[len(words)-1], "registry.example.com", host))
 			if err != nil {
 				t.Fatal(err)
 			}
-			config, err := pulled.ConfigFile()
-			if err != nil || config.Architecture != architecture {
-				t.Errorf("%s for %s: %v, %v", program.image, architecture, config, err)
-			}
-			if err := validate.Image(pulled); err != nil {
-				t.Errorf("%s for %s: %v", program.image, architecture, err)
-			}
+			isThere(t, reference)
+			pushed++
+		}
+	}
+	if pushed != 2 {
+		t.Errorf("the guide pushes %d images", pushed)
+	}
+}
+
+// registryHost is the address of a registry that ends with the test.
+func registryHost(t *testing.T) string {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// isThere pulls an image of both architectures.
+func isThere(t *testing.T, reference name.Reference) {
+	t.Helper()
+	for _, architecture := range []string{"amd64", "arm64"} {
+		pulled, err := remote.Image(reference, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: architecture}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := pulled.ConfigFile()
+		if err != nil || config.Architecture != architecture {
+			t.Errorf("%s for %s: %v, %v", reference, architecture, config, err)
+		}
+		if err := validate.Image(pulled); err != nil {
+			t.Errorf("%s for %s: %v", reference, architecture, err)
 		}
 	}
 }
