@@ -178,6 +178,13 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     let notes = apply_chart(bed, "install", RELEASE, &["--create-namespace"]).await?;
     ensure!(notes.contains("kubectl"), "no next command in the notes: {notes}");
     owner_references_are_known(&bed.control_plane, bed.state()).await?;
+    // All that follows meets the profile that the namespace then enforces, the Job of `helm uninstall` as well.
+    let guide = Guide::in_file(bed, "docs/install.md", Some("Install with Helm"), &NODES)?;
+    let [_install, label] = <[String; 2]>::try_from(guide.commands()).ok().context("two commands are known")?;
+    guide.shell(&label).await?;
+    let refused = bed.kubectl(&["run", "other", "--image=busybox:1.36", "--dry-run=server", "-n", NAMESPACE]).await;
+    let refused = refused.err().context("the namespace takes any pod")?;
+    ensure!(format!("{refused:#}").contains("violates PodSecurity \"restricted"), "{refused:#}");
     bed.say("the operator runs");
     product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
     let refused = apply_chart(bed, "install", "other", &[]).await.err().context("a second release was installed")?;
