@@ -11,6 +11,7 @@ DEFINITIONS := target/bed/definitions
 KWOK := target/bed/kwok
 KUBELET := target/bed/kubelet
 HELM := target/bed/helm
+MONITORING := target/bed/monitoring
 KUBECONFORM := target/bed/kubeconform
 ACTIONLINT := target/bed/actionlint
 PROMTOOL := target/bed/promtool
@@ -196,6 +197,16 @@ $(HELM) $(KUBECONFORM) $(ACTIONLINT): e2e/tools/go.mod e2e/tools/go.sum
 	@echo "building $(@F) into $@ ($(BUILD_TIME), once)"
 	@mkdir -p $(@D)
 	cd e2e/tools && go build -trimpath -ldflags "-s -w $(PROGRAM_LDFLAGS)" -o ../../$@ $(PROGRAM)
+	@touch $@
+
+# Two CRDs of the Prometheus Operator, under the Apache License 2.0, of the version of its types. In go.sum its module would bring all that it
+# needs itself.
+$(MONITORING): e2e/tools/go.mod
+	@echo "fetching the CRDs of the Prometheus Operator into $@"
+	@version=$$(sed -n 's|.*/prometheus-operator/pkg/apis/monitoring v|v|p' $<) && cd e2e/tools && \
+		folder=$$(go mod download -json github.com/prometheus-operator/prometheus-operator@$$version | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+		install -D -m 644 -t ../../$@ "$$folder"/example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml \
+		"$$folder"/example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml
 	@touch $@
 
 promtool: $(PROMTOOL)

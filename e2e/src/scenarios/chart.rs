@@ -23,6 +23,8 @@ use crate::{
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Name of the release.
 const RELEASE: &str = "ingress-daemonset";
+/// CRDs of the Prometheus Operator for what the chart has for it.
+const MONITORING: &str = "target/bed/monitoring";
 /// How long what serves is watched without an operator.
 const WITHOUT: Duration = Duration::from_secs(10);
 
@@ -124,9 +126,18 @@ async fn rolls_out(bed: &Bed, guide: &Guide, version: &str, commands: &[&str]) -
 
 /// Builds Helm, which this and the tutorial need.
 pub fn build_helm() -> Result<()> {
+    make(HELM_PROGRAM)
+}
+
+/// Fetches the CRDs of the Prometheus Operator.
+pub fn fetch_monitoring() -> Result<()> {
+    make(MONITORING)
+}
+
+fn make(target: &str) -> Result<()> {
     let mut make = std::process::Command::new("make");
-    let status = make.args(["--no-print-directory", HELM_PROGRAM]).current_dir(images::repository()).status();
-    ensure!(status.context("running make")?.success(), "make {HELM_PROGRAM} failed");
+    let status = make.args(["--no-print-directory", target]).current_dir(images::repository()).status();
+    ensure!(status.context("running make")?.success(), "make {target} failed");
     Ok(())
 }
 
@@ -164,12 +175,12 @@ fn values_file(name: &str) -> String {
     format!("--values={}", images::repository().join("deploy/chart/ci").join(name).display())
 }
 
-/// All that the chart offers, but what needs kinds of others, and a namespace that is not there.
+/// All that the chart offers, but quotas in a namespace that is not there.
 fn everything() -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
     [
         values_file("everything.yaml"),
-        format!("--set=podMonitor.enabled=false,prometheusRule.enabled=false,image.tag={version},healthChecker.image.tag={version}"),
+        format!("--set=image.tag={version},healthChecker.image.tag={version}"),
         "--set=resourceQuota.healthCheckerNamespaces={default}".to_owned(),
     ]
 }
@@ -194,6 +205,9 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     product::roll_to(bed, "2").await?;
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; helm upgrade, with everything that the chart offers"));
+    bed.apply_path(MONITORING).await.context("installing the CRDs of the Prometheus Operator")?;
+    bed.kubectl(&["wait", "--for=condition=Established", "--timeout=1m", "-f", &images::repository().join(MONITORING).to_string_lossy()])
+        .await?;
     let notes = apply_chart(bed, "upgrade", RELEASE, &everything().each_ref().map(String::as_str)).await?;
     // Until then the operator may write nothing in the namespace.
     let label = notes.lines().find_map(|line| line.trim().strip_prefix("kubectl label namespace NAMESPACE "));
@@ -201,7 +215,8 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["label", "namespace", "default", label]).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=operator=debug"), "the operator was not changed");
-    bed.kubectl(&["get", "networkpolicy,poddisruptionbudget", "ingress-daemonset-operator", "-n", NAMESPACE]).await?;
+    bed.kubectl(&["get", "networkpolicy,poddisruptionbudget,podmonitor,prometheusrule", "ingress-daemonset-operator", "-n", NAMESPACE])
+        .await?;
     product::roll_to(bed, "3").await?;
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; helm rollback"));

@@ -68,6 +68,9 @@ pub fn prepare(name: &str) -> Result<()> {
     {
         chart::build_helm()?;
     }
+    if name == chart::HELM.name {
+        chart::fetch_monitoring()?;
+    }
     if name == clock::STEPS.name {
         operator_process::faketime()?;
     }
