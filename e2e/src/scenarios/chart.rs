@@ -7,14 +7,18 @@ use crds::token::Phase;
 
 use crate::{
     auditor::Expectations,
-    bed::{Bed, INFRA_LABEL, operator::NAMESPACE, owner_references_are_known},
+    bed::{
+        Bed, INFRA_LABEL,
+        operator::{self, NAMESPACE},
+        owner_references_are_known,
+    },
     cluster::{
         guide::{Guide, HELM_PROGRAM},
         product::{self, deployment_mark, four_nodes, rolling_update},
         workload,
     },
     eventually::{eventually, throughout},
-    host::images,
+    host::{images, namespaces},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::outages::shows,
@@ -81,6 +85,58 @@ async fn refused(bed: &mut Bed) -> Result<()> {
     ensure!(ours.is_empty(), "still there: {ours:?}");
     bed.say("nothing is left");
     Ok(())
+}
+
+/// The other two ways of the guide to install it, and the way from one of them to Helm.
+pub const PLAIN: Scenario = Scenario {
+    name: "what_plain_manifests_installed_moves_to_helm_and_kustomize_installs_it_again_as_the_guide_says",
+    options: four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(plain(bed)),
+};
+
+async fn plain(bed: &mut Bed) -> Result<()> {
+    let section = |heading: &str| Guide::in_file(bed, "docs/install.md", Some(heading), &NODES);
+    section("Install with plain manifests")?.run_all().await?;
+    owner_references_are_known(&bed.control_plane, bed.state()).await?;
+    bed.deployment_available(NAMESPACE, operator::NAME).await?;
+    product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+
+    product::roll_to(bed, "2").await?;
+    let node = shows(bed, Phase::Claimed).await?;
+    bed.say(&format!("{node} is claimed; what plain manifests installed moves to Helm"));
+    let moves = section("Move from plain manifests to Helm")?;
+    // Another registry than in the manifests: Helm takes these fields from kubectl.
+    let registry = images::PUSHED;
+    let values = format!("image: {{repository: {registry}operator}}\nhealthChecker: {{image: {{repository: {registry}health-checker}}}}\n");
+    moves.write("YOUR-VALUES.yaml", &values)?;
+    moves.run_all().await?;
+    bed.deployment_available(NAMESPACE, operator::NAME).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    // It changes a field that the manifests set, too.
+    let upgrade = ["upgrade", RELEASE, "deploy/chart", "--values=YOUR-VALUES.yaml", "--set=logLevel=operator=debug"].join(" ");
+    moves.shell(&format!("helm {upgrade} --namespace {NAMESPACE} --wait --timeout=3m")).await.context("an upgrade after the move")?;
+    ensure!(arguments_of_the_operator(bed).await?.contains("--log-level=operator=debug"), "the operator was not changed");
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say("Helm upgrades what it took over");
+
+    helm(bed, &["uninstall", RELEASE, "--wait", "--timeout=3m"]).await?;
+    let kustomize = section("Install with kustomize")?;
+    kustomize.write_example("edge-operator/kustomization.yaml", |text| text.replace("registry.example.com/", registry))?;
+    kustomize.run_all_as(|command| command.replace("FOLDER", "edge-operator")).await?;
+    bed.deployment_available(NAMESPACE, operator::NAME).await?;
+    product::roll_to(bed, "4").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say("what kustomize installed rolls out");
+    traffic.all_served(bed).await
+}
+
+/// Finds jq, which a command of the guide needs.
+pub fn find_jq() -> Result<()> {
+    let found = namespaces::find_program("jq");
+    found.map(drop).context("jq is not installed: `.ci/deps soak` installs it, or as root: apt-get install --no-install-recommends jq")
 }
 
 /// The commands of the guide that wait, after an installation and after a change.

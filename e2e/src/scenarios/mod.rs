@@ -63,13 +63,15 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
-    if [chart::HELM.name, chart::REFUSED.name, chart::WAITS.name, quotas::CRITICAL_PODS_OF_HELM.name, tutorial::TUTORIAL.name]
-        .contains(&name)
-    {
+    let with_helm = [chart::HELM, chart::REFUSED, chart::PLAIN, chart::WAITS, quotas::CRITICAL_PODS_OF_HELM, tutorial::TUTORIAL];
+    if with_helm.iter().any(|scenario| scenario.name == name) {
         chart::build_helm()?;
     }
     if name == chart::HELM.name {
         chart::fetch_monitoring()?;
+    }
+    if name == chart::PLAIN.name {
+        chart::find_jq()?;
     }
     if name == clock::STEPS.name {
         operator_process::faketime()?;
@@ -108,6 +110,7 @@ pub const ALL: &[Scenario] = &[
     upgrade::FORTH_AND_BACK,
     chart::HELM,
     chart::REFUSED,
+    chart::PLAIN,
     chart::WAITS,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
