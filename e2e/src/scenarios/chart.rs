@@ -4,11 +4,16 @@ use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use crds::token::Phase;
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use kube::{
+    Api, ResourceExt as _,
+    api::{EvictParams, ListParams},
+};
 
 use crate::{
     auditor::Expectations,
     bed::{
-        Bed, INFRA_LABEL,
+        Bed, INFRA_LABEL, control_plane,
         operator::{self, NAMESPACE},
         owner_references_are_known,
     },
@@ -103,6 +108,7 @@ async fn plain(bed: &mut Bed) -> Result<()> {
     product::serve_installed(bed, product::resource("1", &rolling_update(1, deployment_mark())), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
 
+    one_pod_at_a_time_is_evicted(bed).await?;
     product::roll_to(bed, "2").await?;
     let node = shows(bed, Phase::Claimed).await?;
     bed.say(&format!("{node} is claimed; what plain manifests installed moves to Helm"));
@@ -131,6 +137,30 @@ async fn plain(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     bed.say("what kustomize installed rolls out");
     traffic.all_served(bed).await
+}
+
+/// As by drains of the nodes of both operators at once.
+async fn one_pod_at_a_time_is_evicted(bed: &Bed) -> Result<()> {
+    let budgets = Api::<PodDisruptionBudget>::namespaced(bed.client.clone(), NAMESPACE);
+    eventually(product::SAID, "the operator's budget allows one eviction", async || {
+        let status = budgets.get(operator::NAME).await?.status.context("no status")?;
+        ensure!((status.expected_pods, status.disruptions_allowed) == (Some(2), Some(1)), "{status:?}");
+        Ok(())
+    })
+    .await?;
+    let kubeconfig = std::fs::read_to_string(bed.control_plane.admin_kubeconfig()).context("reading the admin's kubeconfig")?;
+    // A client that asks again would be let through as soon as the first pod is replaced.
+    let client = control_plane::client_without_retry(&serde_json::from_str(&kubeconfig)?).await?;
+    let pods = Api::<Pod>::namespaced(client, NAMESPACE);
+    let all = pods.list(&ListParams::default().labels(&format!("app.kubernetes.io/name={}", operator::NAME))).await?.items;
+    let [first, second] = <[Pod; 2]>::try_from(all).ok().context("two pods of the operator are known")?;
+    pods.evict(&first.name_any(), &EvictParams::default()).await.context("evicting the first pod")?;
+    let refused = pods.evict(&second.name_any(), &EvictParams::default()).await.err().context("both pods were evicted")?;
+    let refused = refused.to_string();
+    ensure!(refused.contains("disruption budget") && refused.contains("429"), "{refused}");
+    bed.deployment_available(NAMESPACE, operator::NAME).await?;
+    bed.say("one pod of the operator was evicted and replaced, the other one not");
+    Ok(())
 }
 
 /// Finds jq, which a command of the guide needs.
