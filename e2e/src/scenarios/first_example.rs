@@ -70,7 +70,11 @@ async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     let guide = Guide::in_file(bed, "README.md", Some("First example"), &NODES)?;
     guide.write_example("edge.yaml", str::to_owned)?;
-    guide.run_all().await?;
+    let told = guide.run_all().await?;
+    let readme = std::fs::read_to_string(images::repository().join("README.md")).context("reading README")?;
+    let shown = readme.split_once("$ kubectl get ids\n").and_then(|(_, after)| after.lines().next()).context("README shows no table")?;
+    let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    ensure!(told.lines().any(|line| columns(line) == columns(shown)), "README shows {shown} of {told}");
     let fields = guide.shell(guide.says("kubectl explain ids.spec")?).await?;
     ensure!(fields.contains("podsPerNode"), "{fields}");
     bed.haproxy.serves(SERVES, &NODES).await?;
