@@ -6,7 +6,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::{bed::Bed, host::images};
+use crate::{
+    bed::Bed,
+    host::{images, namespaces::find_program},
+};
 
 /// Helm's place in the checkout. It is built before a scenario that calls it begins.
 pub const HELM_PROGRAM: &str = "target/bed/helm";
@@ -87,6 +90,11 @@ impl Guide {
         std::fs::write(&path, text).with_context(|| format!("writing {file}"))
     }
 
+    /// Where a file lies that was written beside the commands.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
     /// The first block of this language in the section.
     pub fn block(&self, language: &str) -> Result<&str> {
         let (_, after) = self.text.split_once(&format!("```{language}\n")).with_context(|| format!("no block of {language}"))?;
@@ -164,21 +172,16 @@ fn kubectl(bed: &Bed) -> String {
     format!("exec {} kubectl \"$@\"", bed.control_plane.program().display())
 }
 
-/// As much of curl as the guide needs: no DNS knows the bed's nodes, and not every machine has the real one.
+/// No DNS knows the bed's nodes.
 fn curl(bed: &Bed, nodes: &[&str]) -> Result<String> {
-    let mut addresses = String::new();
+    let program = find_program("curl").context("curl is not installed; `make deps` installs it")?;
+    let mut script = format!("exec {}", program.display());
     for name in nodes {
         let address = bed.nodes().get(*name).with_context(|| format!("the bed has no node {name}"))?.address();
         // Writing to a String cannot fail.
-        let _ = writeln!(addresses, "[ $host != {name} ] || host={address}");
+        let _ = write!(script, " --connect-to {name}::{address}:");
     }
-    Ok(format!(
-        "url=${{@: -1}}; host=${{url#http://}}; host=${{host%%/*}}; [[ $host == *:* ]] || host=$host:80\n\
-         port=${{host#*:}}; host=${{host%%:*}}\n{addresses}\
-         exec 3<>\"/dev/tcp/$host/$port\" || exit 7\nprintf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3\nread -r -t 5 line <&3\n\
-         [[ $line == *' 200 '* ]] || {{ echo \"$line\" >&2; exit 22; }}\n\
-         [[ \" $* \" != *' -o /dev/null '* ]] || exit 0\necho \"$line\"; cat <&3"
-    ))
+    Ok(format!("{script} \"$@\""))
 }
 
 /// Whether the next line belongs to this command, too; otherwise it is what the command prints.

@@ -46,6 +46,12 @@ pub async fn route_pods(name: &str, index: u8) -> Result<()> {
     ip(&["route", "replace", &pod_network(index), "via", &node_address(index).to_string()]).await
 }
 
+/// Has the node at this address answer at another one, too.
+pub async fn lend_address(name: &str, at: Ipv4Addr, other: Ipv4Addr) -> Result<()> {
+    ip(&["-n", name, "addr", "add", &format!("{other}/32"), "dev", "lo"]).await?;
+    ip(&["route", "add", &other.to_string(), "via", &at.to_string()]).await
+}
+
 /// Makes the bridge and the bed's own addresses.
 pub async fn create() -> Result<()> {
     ip(&["link", "set", "lo", "up"]).await?;
