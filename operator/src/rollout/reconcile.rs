@@ -15,6 +15,7 @@ use kube::{Client, ResourceExt as _, runtime::controller::Action as Requeue};
 use planner::{
     Action, Plan, Reason, Snapshot, decide,
     facts::Resource,
+    memory::Sights,
     plan::{NodeProgress, Write},
 };
 use std::{
@@ -129,6 +130,8 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     }
     memory.clocks = std::mem::take(&mut plan.clocks);
     memory.sights = std::mem::take(&mut plan.sights);
+    // Of a large fleet that is megabytes, and writes take a while.
+    snapshot.sights = Sights::default();
     context.metrics.decided(&format!("{}/{}", key.0, key.1), Some(&plan));
     if let Some(replicas) = plan.replicas.take() {
         context.gates.replicas(&key, replicas);

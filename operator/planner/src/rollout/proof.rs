@@ -502,7 +502,7 @@ impl Sight {
 
     /// Falls of the pod that fell most often; those of a pod that went are its successor's.
     fn falls(&self) -> u32 {
-        let worst = self.pods.values().map(|pod| pod.falls).chain(self.left.iter().copied()).max().unwrap_or(0);
+        let worst = self.pods.iter().map(|pod| pod.falls).chain(self.left.iter().copied()).max().unwrap_or(0);
         self.recorded.saturating_add(worst).saturating_add(self.evictions).saturating_add(self.losses)
     }
 
@@ -520,7 +520,7 @@ impl Sight {
         (self.recorded, self.evictions, self.losses, self.loss, self.out, self.last) = (0, 0, 0, None, 0, "");
         self.outages = 0;
         self.left.clear();
-        self.pods.values_mut().for_each(|pod| pod.falls = 0);
+        self.pods.iter_mut().for_each(|pod| pod.falls = 0);
     }
 
     /// `excused`: what breaks now breaks for a reason that is none of the revision.
@@ -598,15 +598,16 @@ impl Sight {
     /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
     fn look_at_pods(&mut self, managed: &ManagedNode<'_>, watched: i64, judged: bool, excused: bool) -> bool {
         let before = std::mem::take(&mut self.pods);
-        let mut broke = before.iter().any(|(name, pod)| !pod.ended && !managed.pods.iter().any(|now| now.name == *name));
+        let mut broke = before.iter().any(|pod| !pod.ended && !managed.pods.iter().any(|now| now.name == pod.name));
         // Of falls at the same look the last by name is named, in whatever order pods are seen.
         let mut pods: Vec<_> = managed.pods.iter().collect();
         pods.sort_by_key(|pod| &pod.name);
         let goes = |name: &String| pods.iter().find(|pod| pod.name == *name).is_none_or(|pod| pod.terminating);
-        self.left.extend(before.iter().filter(|(name, pod)| pod.falls > 0 && goes(name)).map(|(_, pod)| pod.falls));
+        self.left.extend(before.iter().filter(|pod| pod.falls > 0 && goes(&pod.name)).map(|pod| pod.falls));
         self.left.sort_unstable();
+        self.pods.reserve_exact(pods.len());
         for pod in pods {
-            let known = before.get(&pod.name);
+            let known = before.iter().find(|known| known.name == pod.name);
             let (mut next, fall) = look_at_pod(known, pod, watched, judged && !excused);
             if pod.terminating {
                 next.falls = 0;
@@ -624,7 +625,7 @@ impl Sight {
             if let Some(word) = fall {
                 self.last = word;
             }
-            self.pods.insert(pod.name.clone(), next);
+            self.pods.push(next);
         }
         broke
     }
@@ -660,7 +661,7 @@ fn ran_anew(known: &PodSight, pod: &PodFacts) -> bool {
 fn look_at_pod(known: Option<&PodSight>, pod: &PodFacts, watched: i64, judged: bool) -> (PodSight, Option<&'static str>) {
     // What has run once is compared with its next run, however long that takes to begin.
     let runs = if pod.runs == 0 { known.map_or(0, |known| known.runs) } else { pod.runs };
-    let mut next = PodSight { runs, ready: pod.ready, served: pod.ready, ended: pod.ended, ..PodSight::default() };
+    let mut next = PodSight { name: pod.name.clone(), runs, ready: pod.ready, served: pod.ready, ended: pod.ended, ..PodSight::default() };
     let Some(known) = known else {
         // What has never been ready has not ceased to be.
         next.excused = true;
