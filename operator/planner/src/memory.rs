@@ -55,8 +55,8 @@ pub struct Sights {
     pub(crate) silent: BTreeMap<String, i64>,
     /// Nodes that are lost, or were lately.
     pub(crate) lost: BTreeMap<String, Losses>,
-    /// Boot IDs, by node, while there is a revision to prove.
-    pub(crate) boots: BTreeMap<String, String>,
+    /// Boots of machines, by node, while there is a revision to prove.
+    pub(crate) boots: BTreeMap<String, Boot>,
     /// UIDs of Nodes that went unannounced, soon after their update, and none without the revision beside them: at the last look, or before
     /// and the ledger still says that they have a place.
     pub(crate) gone: BTreeSet<String>,
@@ -80,8 +80,17 @@ pub(crate) struct Losses {
 pub(crate) struct Loss {
     /// Seconds since the loss.
     pub(crate) since: i64,
-    /// It ran a revision that not all nodes had run.
-    pub(crate) ran: bool,
+    /// The revision is not why: the node served with another one, nobody had said that it would go, and it had not been lost shortly before.
+    pub(crate) is_witness: bool,
+}
+
+/// A machine at the last look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Boot {
+    /// Boot ID of the Node.
+    pub(crate) id: String,
+    /// The node belonged to the resource and served, and nobody had said that it would go.
+    pub(crate) in_use: bool,
 }
 
 /// A node, since its pods run what they run.
@@ -110,7 +119,7 @@ pub(crate) struct Sight {
     pub(crate) losses: u32,
     /// Seconds since its machine was lost, until that is judged, and how often it was since.
     pub(crate) loss: Option<(i64, u32)>,
-    /// Losses of its machine that as many others excuse, though they run the revision, too.
+    /// Losses of its machine that those of others excuse.
     pub(crate) outages: u32,
     /// The loss of its machine, which is not over, is none of the revision.
     pub(crate) excused: bool,

@@ -8,7 +8,7 @@
 
 use crate::{
     facts::{PodFacts, readiness::has_ready_pods},
-    memory::{Loss, Losses, PodSight, Sight, Sights},
+    memory::{Boot, Loss, Losses, PodSight, Sight, Sights},
     node::{ManagedNode, clocks},
     objects::revisions::Targets,
     reason::{EVICTED, FALLS, FALLS_AFTER, LOST, RESTARTED, UNREADY, is_crash},
@@ -36,7 +36,7 @@ const NOISE: usize = 100;
 const JUDGED_AFTER: i64 = 30;
 /// Seconds that lie between losses at most which have a common cause.
 const TOGETHER: i64 = 120;
-/// The same where all nodes run the revision, so that none without it is a witness.
+/// The same where none of the nodes that are lost is without the revision.
 const AT_ONCE: i64 = 10;
 
 /// Where a node stands, as far as its revision is concerned.
@@ -172,13 +172,18 @@ impl Sights {
     pub fn look(&self, snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> Self {
         let clocks = Periods::of(&targets.effective);
         let watched = clocks::watched(snapshot);
+        // Evidence grows old while nobody looks, too.
+        let passed = snapshot.watched.max(0);
         let common_trouble = is_common_trouble(&targets.effective, managed_nodes);
         let boots: BTreeMap<_, _> = managed_nodes
             .iter()
             .filter(|_| targets.is_unproven())
-            .filter_map(|managed| Some((managed.name.to_owned(), managed.node?.boot_id.clone())))
+            .filter_map(|managed| {
+                let boot = Boot { id: managed.node?.boot_id.clone(), in_use: has_joined(managed) && !is_announced(managed) };
+                Some((managed.name.to_owned(), boot))
+            })
             .collect();
-        let lost = self.lost_lately(watched, snapshot, managed_nodes);
+        let lost = self.lost_lately(passed, snapshot, managed_nodes);
         let mut nodes = BTreeMap::new();
         for managed in managed_nodes.iter().filter(|managed| has_joined(managed)) {
             let Some((node, deployment)) = managed.node.zip(managed.deployment) else { continue };
@@ -191,20 +196,22 @@ impl Sights {
                 || ledger.suspects.get(managed.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
             let fresh = known.is_none();
             let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(managed, recorded()));
+            sight.grow_old(passed);
             sight.look(managed, watched, fresh, common_trouble, clocks);
             sight.counted = !common_trouble && !clocks::stands_still(snapshot, managed);
             sight.since = if sight.suspect { if sight.since == 0 { snapshot.now } else { sight.since } } else { 0 };
             nodes.insert(managed.name.to_owned(), sight);
         }
-        let all = managed_nodes.iter().all(|managed| !has_joined(managed) || nodes.contains_key(managed.name));
         let slots = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
+        let long_lost = |losses: &Losses| losses.all.iter().all(|loss| loss.since > JUDGED_AFTER + TOGETHER);
+        let alive = managed_nodes.iter().filter(|managed| !lost.get(managed.name).is_some_and(long_lost)).count();
         // One that dies alone has no company, however large the budget is.
-        let company = Company { lost: &lost, all, slots: slots.min(managed_nodes.len().saturating_sub(1)).max(1) };
+        let company = Company { lost: &lost, slots: slots.min(alive.saturating_sub(1)).max(1) };
         for (node, sight) in &mut nodes {
             sight.judge_loss(node, &company);
         }
         let (gone, excused) = self.that_went(snapshot, targets, ledger, |node, since| {
-            !common_trouble && company.is_none(node, since.map_or(0, |since| since.saturating_add(watched)))
+            !common_trouble && company.is_none(node, since.map_or(0, |since| since.saturating_add(passed)))
         });
         let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
         let runs = runs_of(running.flat_map(|managed| managed.pods));
@@ -254,20 +261,22 @@ impl Sights {
         (gone, excused)
     }
 
-    fn lost_lately(&self, watched: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Losses> {
+    fn lost_lately(&self, passed: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Losses> {
         // Since when what is down at the first look has been so nobody knows: it is no news.
         let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
         let down: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_lost()).map(|managed| managed.name).collect();
         let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
-        let anew = self.boots.iter().filter(|(node, before)| boot(node) != Some(*before));
+        let anew = self.boots.iter().filter(|(node, before)| boot(node) != Some(&before.id));
         let anew: BTreeSet<_> = anew.map(|(node, _)| node.as_str()).collect();
         let names: BTreeSet<_> = self.lost.keys().map(String::as_str).chain(down.iter().copied()).chain(anew.iter().copied()).collect();
         let losses = |node: &str| {
             let known = self.lost.get(node).cloned().unwrap_or_default();
             let is_down = down.contains(node);
-            let mut all: Vec<_> = known.all.into_iter().map(|loss| Loss { since: loss.since.saturating_add(watched), ..loss }).collect();
+            let mut all: Vec<_> = known.all.into_iter().map(|loss| Loss { since: loss.since.saturating_add(passed), ..loss }).collect();
             if !known.down && (is_down || anew.contains(node)) {
-                all.push(Loss { since: if is_down { first } else { 0 }, ran: self.nodes.contains_key(node) });
+                let in_use = self.boots.get(node).is_some_and(|boot| boot.in_use);
+                let is_witness = in_use && all.is_empty() && !self.nodes.contains_key(node);
+                all.push(Loss { since: if is_down { first } else { 0 }, is_witness });
             }
             let last = all.len().saturating_sub(1);
             let all = all.into_iter().enumerate();
@@ -307,7 +316,7 @@ impl Sights {
                 serving += 1;
             }
         }
-        let waited_for = managed_nodes.iter().filter(|managed| !failed(managed) && !was_out(managed));
+        let waited_for = managed_nodes.iter().filter(|managed| !failed(managed) && !was_out(managed) && !self.is_dead(managed));
         let mut under_way = waited_for.filter_map(|managed| update_under_way(managed, settings));
         serving > 0 && bad <= noise(running) && under_way.next().is_none()
     }
@@ -431,7 +440,7 @@ impl Sights {
     pub fn record(&self) -> BTreeMap<String, Suspect> {
         let mut noted: Vec<_> = self.nodes.iter().filter(|(_, sight)| sight.suspect || sight.has_history() || sight.out > 0).collect();
         // Where there are too many, those that are of no consequence now are left out.
-        noted.sort_by_key(|(_, sight)| Reverse((sight.suspect, sight.falls())));
+        noted.sort_by_key(|(_, sight)| Reverse((sight.suspect, sight.falls(), sight.outages)));
         noted.into_iter().take(LISTED).map(|(node, sight)| (node.clone(), sight.record())).collect()
     }
 
@@ -523,6 +532,12 @@ impl Sight {
         self.pods.iter_mut().for_each(|pod| pod.falls = 0);
     }
 
+    /// So many seconds have passed, however many of them count.
+    fn grow_old(&mut self, passed: i64) {
+        self.served = self.served.saturating_add(passed);
+        self.loss = self.loss.map(|(since, times)| (since.saturating_add(passed), times));
+    }
+
     /// `excused`: what breaks now breaks for a reason that is none of the revision.
     fn look(&mut self, managed: &ManagedNode<'_>, watched: i64, fresh: bool, excused: bool, clocks: Periods) {
         let boot_id = managed.node.map(|node| node.boot_id.clone()).unwrap_or_default();
@@ -532,10 +547,11 @@ impl Sight {
         self.boot_id = boot_id;
         self.attached = is_attached(managed);
         self.broken = !is_whole(managed);
-        self.served = if went_on && self.attached { self.served.saturating_add(watched) } else { 0 };
+        if !(went_on && self.attached) {
+            self.served = 0;
+        }
         self.runs = runs_of(managed.pods.iter());
         self.announced = is_announced(managed);
-        self.loss = self.loss.map(|(since, times)| (since.saturating_add(watched), times));
         if managed.is_lost() || rebooted {
             let news = went_on && self.is_recent(clocks) && !excused && !self.announced;
             if news && !self.lost {
@@ -543,6 +559,8 @@ impl Sight {
                 self.loss = Some((since, times.saturating_add(1)));
             }
             (self.lost, self.back) = (true, 0);
+            // Nobody saw why it was lost: that its Node goes says nothing either.
+            self.excused |= fresh && managed.is_lost();
         } else {
             self.back = self.back.saturating_add(watched);
             // Its kubelet begins the containers anew, one after the other, and says so a moment after it is back itself.
@@ -590,9 +608,7 @@ impl Sight {
             return;
         }
         self.excused = self.lost;
-        if company.all {
-            self.outages = self.outages.saturating_add(times);
-        }
+        self.outages = self.outages.saturating_add(times);
     }
 
     /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
@@ -634,8 +650,6 @@ impl Sight {
 /// Losses that are none of the revision: what happened around the same time was none either.
 struct Company<'l> {
     lost: &'l BTreeMap<String, Losses>,
-    /// All nodes run the revision.
-    all: bool,
     /// Nodes that may be under way at the same time.
     slots: usize,
 }
@@ -645,11 +659,9 @@ impl Company<'_> {
     fn is_none(&self, node: &str, since: i64) -> bool {
         let others = || self.lost.iter().filter(|(other, _)| *other != node).map(|(_, losses)| &losses.all);
         let within = |loss: &Loss, most: i64| loss.since.saturating_sub(since).abs() <= most;
-        if self.all {
-            return others().filter(|losses| losses.iter().any(|loss| within(loss, AT_ONCE))).count() < self.slots;
-        }
-        // It kills nodes one after the other, as they were updated.
-        others().flatten().filter(|loss| within(loss, TOGETHER)).all(|loss| loss.ran)
+        // More at once than the revision could have reached at once.
+        let at_once = others().filter(|losses| losses.iter().any(|loss| within(loss, AT_ONCE))).count() >= self.slots;
+        !at_once && !others().flatten().any(|loss| loss.is_witness && within(loss, TOGETHER))
     }
 }
 

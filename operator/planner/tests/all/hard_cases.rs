@@ -11,9 +11,11 @@ use planner::{Action, Plan};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-const ROLLED_BACK: Option<(&str, &str)> = Some(("True", "RevisionFailed"));
+/// The condition `RolledBack`, once a revision was taken back.
+pub const ROLLED_BACK: Option<(&str, &str)> = Some(("True", "RevisionFailed"));
 
-fn rolls_back() -> Value {
+/// A revision that failed is taken back.
+pub fn rolls_back() -> Value {
     json!({"autoRollback": true})
 }
 
@@ -24,22 +26,24 @@ fn serving_with(world: &World, image: u8) -> Vec<String> {
     serving(world).into_iter().filter(runs).collect()
 }
 
-fn pods_of<'c>(cluster: &'c mut Cluster, node: &str) -> impl Iterator<Item = &'c mut Pod> {
+/// Pods of a node that are not on their way out.
+pub fn pods_of<'c>(cluster: &'c mut Cluster, node: &str) -> impl Iterator<Item = &'c mut Pod> {
     cluster.pods.iter_mut().filter(move |pod| pod.node == node && pod.ends_at.is_none())
 }
 
 /// Another boot ID, and nothing else yet.
-fn boots(cluster: &mut Cluster, node: &str) {
+pub fn boots(cluster: &mut Cluster, node: &str) {
     let boot = cluster.uid();
     cluster.edit_node(node, |node| node["status"]["bootID"] = boot.into());
 }
 
-fn node_is_ready(world: &mut World, node: &str, ready: bool) {
+/// What the Node says of its kubelet.
+pub fn node_is_ready(world: &mut World, node: &str, ready: bool) {
     world.change(|cluster| cluster.edit_node(node, |node| node["status"]["ready"] = ready.into()));
 }
 
 /// Nodes that are not Ready any more, nor are their pods.
-fn go_down(world: &mut World, nodes: &[&str]) {
+pub fn go_down(world: &mut World, nodes: &[&str]) {
     for node in nodes {
         node_is_ready(world, node, false);
         world.change(|cluster| {
@@ -50,7 +54,7 @@ fn go_down(world: &mut World, nodes: &[&str]) {
 }
 
 /// They are Ready again, and so are their pods some seconds later; `anew`: their machines have started anew.
-fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
+pub fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
     for node in nodes {
         node_is_ready(world, node, true);
         world.change(|cluster| {
@@ -69,7 +73,7 @@ fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
 }
 
 /// A world in which so many nodes have just got image 2, and serve.
-fn with_updated(rollout: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
+pub fn with_updated(rollout: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
     let (mut world, mut operator) = proving(rollout, nodes, budget);
     edit(&mut world, |wish| wish.image = 2);
     world
@@ -81,7 +85,8 @@ fn with_updated(rollout: &Value, nodes: usize, budget: i32, updated: usize) -> (
     (world, operator, at)
 }
 
-fn run(world: &mut World, operator: &mut Operator, seconds: usize) -> Plan {
+/// So many seconds, in each of which the operator looks; its last plan.
+pub fn run(world: &mut World, operator: &mut Operator, seconds: usize) -> Plan {
     let mut last = None;
     for _ in 0..seconds {
         last = world.fair_second(operator).or(last);

@@ -21,6 +21,7 @@ mod health_ports;
 mod hostile_input;
 mod in_place;
 mod in_place_world;
+mod losses;
 mod node_rights;
 mod noise;
 mod placement;

@@ -1,0 +1,148 @@
+//! Machines that are lost, where something beside them tells whether the revision is why: other machines, people, other operators, time.
+
+use crate::{
+    hard_cases::{ROLLED_BACK, are_back, go_down, node_is_ready, pods_of, rolls_back, run, with_updated},
+    proof::{come_back, proving, release},
+    rollout_state::{condition, edit, on},
+    world::{World, operator::Operator, pods::Pod},
+};
+use crds::ledger::GrantReason;
+use serde_json::json;
+use std::collections::BTreeSet;
+
+/// Machines with image 2, so many seconds after their pods were ready, are away for a while.
+fn kill(world: &mut World, after: i64, away: i64) {
+    let (now, bad) = (world.cluster.now, world.cluster.wish.revision_of(2));
+    let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
+    let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+    world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, away)));
+}
+
+/// Rolled back, and what the ledger says of it.
+fn is_rolled_back(world: &mut World, operator: &mut Operator, seconds: usize) -> bool {
+    condition(&run(world, operator, seconds), "RolledBack") == ROLLED_BACK
+}
+
+/// A rack goes whose nodes have all been updated; one node elsewhere has not.
+#[test]
+fn an_outage_of_updated_nodes_alone_condemns_nothing_though_one_node_is_left_to_update() {
+    for lost in [2, 4] {
+        let rollout = json!({"autoRollback": true, "partition": 1});
+        let (mut world, mut operator, at) = with_updated(&rollout, 10, 1, 9);
+        let rack: Vec<&str> = at.iter().rev().take(lost).map(String::as_str).collect();
+        go_down(&mut world, &rack);
+        run(&mut world, &mut operator, 60);
+        are_back(&mut world, &rack, true);
+        assert!(!is_rolled_back(&mut world, &mut operator, 200), "{lost}: {:#?}", world.cluster.ledger());
+    }
+}
+
+/// A machine is dead for days, and the control plane hears of none of the others for 45 s.
+#[test]
+fn all_nodes_not_ready_for_a_moment_condemn_nothing_though_one_is_dead_for_days() {
+    let (mut world, mut operator) = proving(&rolls_back(), 4, 3);
+    edit(&mut world, |wish| wish.ignores_not_ready = true);
+    node_is_ready(&mut world, "n0", false);
+    run(&mut world, &mut operator, 700);
+    edit(&mut world, |wish| wish.image = 2);
+    let serve = |world: &World| {
+        let new = world.cluster.wish.revision_of(2);
+        let ready = |node: &str| world.cluster.pods.iter().any(|pod| pod.node == node && pod.ready && pod.revision() == new);
+        ["n1", "n2", "n3"].into_iter().all(ready) && world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty())
+    };
+    world.run_until(&mut operator, 300, serve).unwrap();
+    go_down(&mut world, &["n1", "n2", "n3"]);
+    run(&mut world, &mut operator, 45);
+    are_back(&mut world, &["n1", "n2", "n3"], false);
+    assert!(!is_rolled_back(&mut world, &mut operator, 60), "{:#?}", world.cluster.ledger());
+}
+
+/// What happens to a node without the revision, every two minutes.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    /// Its kubelet is silent for 45 s.
+    Flaps,
+    /// A person cordons it, starts its machine anew, and takes the cordon away.
+    Reboots,
+}
+
+/// The revision kills its machine 90 s after readiness; it is back after a minute.
+#[test]
+fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_machines() {
+    for beside in [Beside::Flaps, Beside::Reboots] {
+        let (mut world, mut operator) = proving(&json!({"autoRollback": true, "partition": 1}), 8, 1);
+        let order: Vec<String> = world.cluster.nodes.keys().cloned().collect();
+        let other = order.last().unwrap().clone();
+        let outcome = release(&mut world, &mut operator, 1800, |world, _| {
+            let second = world.cluster.now % 120;
+            if !(world.cluster.nodes[&other]["status"]["ready"] == false && matches!(beside, Beside::Flaps)) {
+                come_back(world);
+            }
+            kill(world, 90, 60);
+            let cordon = |world: &mut World, cordoned: bool| {
+                world.change(|cluster| cluster.edit_node(&other, |node| node["spec"]["unschedulable"] = cordoned.into()));
+            };
+            match (beside, second) {
+                (Beside::Flaps, 0) => go_down(world, &[&other]),
+                (Beside::Flaps, 45) => are_back(world, &[&other], false),
+                (Beside::Reboots, 0) => cordon(world, true),
+                (Beside::Reboots, 5) => world.change(|cluster| cluster.machine_dies(&other, 30)),
+                (Beside::Reboots, 60) => cordon(world, false),
+                _ => {}
+            }
+        });
+        let ledger = world.cluster.ledger();
+        assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{beside:?}: reached {}, {ledger:#?}", outcome.reached);
+    }
+}
+
+/// A zone goes down, the operator's own machine with it; the cloud deletes its Nodes.
+#[test]
+fn nodes_that_were_down_when_the_operator_began_condemn_nothing_when_they_are_deleted() {
+    let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
+    let old: Vec<String> = world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(2).cloned().collect();
+    let zone: Vec<&str> = at.iter().chain(&old).map(String::as_str).collect();
+    go_down(&mut world, &zone);
+    operator.crash(&world, 0);
+    run(&mut world, &mut operator, 40);
+    for node in zone {
+        world.change(|cluster| cluster.leave(node));
+        run(&mut world, &mut operator, 30);
+    }
+    assert!(!is_rolled_back(&mut world, &mut operator, 120), "{:#?}", world.cluster.ledger().unwrap().rolled_back);
+}
+
+/// One of three machines dies for good while its pods are replaced.
+#[test]
+fn a_machine_that_dies_in_its_update_does_not_hold_a_revision_up_for_good() {
+    let (mut world, mut operator) = proving(&json!({}), 9, 3);
+    edit(&mut world, |wish| wish.image = 2);
+    let updating = |world: &World| {
+        let ledger = world.cluster.ledger()?;
+        let node = ledger.grants.iter().find(|(_, grant)| grant.kind == GrantReason::Update)?.0.clone();
+        let new = world.cluster.wish.revision_of(2);
+        world.cluster.pods.iter().any(|pod| pod.node == node && pod.revision() == new).then_some(node)
+    };
+    world.run_until(&mut operator, 200, |world| updating(world).is_some()).unwrap();
+    let dead = updating(&world).unwrap();
+    node_is_ready(&mut world, &dead, false);
+    world.change(|cluster| pods_of(cluster, &dead).for_each(|pod| (pod.ready, pod.ready_at) = (false, i64::MAX)));
+    run(&mut world, &mut operator, 1500);
+    assert_eq!(on(&world, 2), 9, "{:#?}", world.cluster.ledger());
+}
+
+/// Two canaries serve for half an hour, in which nothing happens, and go.
+#[test]
+fn nodes_that_go_long_after_their_update_condemn_nothing_however_seldom_the_operator_looks() {
+    let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": "75%"}), 8, 2, 2);
+    run(&mut world, &mut operator, 100);
+    let mut plan = None;
+    for node in &at {
+        for _ in 0..1800 {
+            plan = world.idle_second(&mut operator).or(plan);
+        }
+        world.change(|cluster| cluster.leave(node));
+    }
+    plan = Some(run(&mut world, &mut operator, 60)).or(plan);
+    assert_ne!(condition(&plan.unwrap(), "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().rolled_back);
+}
