@@ -36,9 +36,14 @@ impl ProcessFigures {
         Ok(ticks as f64 / per_second as f64)
     }
 
-    /// Resident memory.
+    /// Resident memory, its program included: how much of that is resident depends on what else the machine has read lately.
     pub fn resident_mib(&self) -> Result<f64> {
         self.memory_mib("VmRSS:")
+    }
+
+    /// Resident memory without files, such as its program: what it holds itself.
+    pub fn anonymous_mib(&self) -> Result<f64> {
+        self.memory_mib("RssAnon:")
     }
 
     /// The most resident memory that it ever had.
@@ -117,6 +122,7 @@ mod tests {
         while own.cpu_seconds().unwrap() < 0.05 {
             std::hint::black_box((0..10_000_u64).sum::<u64>());
         }
-        assert!(own.resident_mib().unwrap() > 0.5);
+        let (resident, anonymous) = (own.resident_mib().unwrap(), own.anonymous_mib().unwrap());
+        assert!(anonymous > 0.5 && resident > anonymous, "{resident} MiB, {anonymous} MiB without files");
     }
 }

@@ -42,9 +42,9 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     say(&format!("{nodes} nodes serve, {took:.1} s after the fleet was started"));
     sleep(CALM).await;
     let figures = cluster.operator_figures()?;
-    let memory = figures.resident_mib()?;
-    let peak = figures.peak_mib()?;
-    say(&format!("the operator that made all Deployments has {memory:.1} MiB, at most {peak:.1} MiB"));
+    let (memory, peak) = (figures.resident_mib()?, figures.peak_mib()?);
+    let anonymous = figures.anonymous_mib()?;
+    say(&format!("the operator that made all Deployments has {memory:.1} MiB, {anonymous:.1} without its program, at most {peak:.1} MiB"));
     let (cpu, since) = (figures.cpu_seconds()?, Instant::now());
     sleep(settings.rest).await;
     let rest = (figures.cpu_seconds()? - cpu) / since.elapsed().as_secs_f64();
@@ -57,8 +57,9 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     sleep(CALM).await;
     let figures = cluster.operator_figures()?;
     let (restarted, restarted_peak) = (figures.resident_mib()?, figures.peak_mib()?);
+    let anonymous = figures.anonymous_mib()?;
     findings.add("operator memory, after a restart", restarted, "MiB", Goal::AtMost(64.0), Some(("peak", restarted_peak)));
-    say(&format!("restarted: nothing to do seen after {decided:.2} s; {restarted:.1} MiB"));
+    say(&format!("restarted: nothing to do seen after {decided:.2} s; {restarted:.1} MiB, {anonymous:.1} without its program"));
     let mut firsts = Vec::new();
     let mut used = BTreeMap::new();
     for round in 1..=RESTARTS {
