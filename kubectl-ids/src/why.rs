@@ -164,10 +164,13 @@ fn details(resource: &IngressDaemonSet, snapshot: &Snapshot, node: &str) -> Vec<
 
 /// What the ledger says of a node that broke after its update; seconds are those of its last write.
 fn describe_suspect(suspect: &Suspect) -> String {
-    let Suspect { revision, falls, last, since, unbroken, out, .. } = suspect;
+    let Suspect { revision, falls, outages, last, since, unbroken, out, .. } = suspect;
     let since = if *since > 0 { format!("since {}", clock(*since)) } else { "no longer suspect".to_owned() };
     let last = if last.is_empty() { String::new() } else { format!(", last {last}") };
-    format!("{since}: revision {revision}, {falls} falls{last}, {unbroken} s without a break, out of service for {out} s in total")
+    let together = if *outages > 0 { format!(", lost {outages} times with others") } else { String::new() };
+    format!(
+        "{since}: revision {revision}, {falls} falls{last}{together}, {unbroken} s without a break, out of service for {out} s in total"
+    )
 }
 
 fn describe_node(snapshot: &Snapshot, node: &NodeFacts) -> String {

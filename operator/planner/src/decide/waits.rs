@@ -147,11 +147,11 @@ impl Pass<'_> {
 
     /// The node broke after its update, and has not served long enough since.
     pub(super) fn suspicion(&self, managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> Option<Reason> {
-        let Suspect { falls, last, since, unbroken, .. } = self.plan.sights.suspect(managed.name)?;
+        let Suspect { falls, outages, last, since, unbroken, .. } = self.plan.sights.suspect(managed.name)?;
         let seconds = proof::good_after(falls, settings.rollout.proven_after);
         let left = seconds.saturating_sub(unbroken).max(0);
         // While it does not serve the time would move with every pass.
         let until = self.plan.sights.serves(managed.name).then(|| self.snapshot.now.saturating_add(left));
-        Some(Reason::Suspect { falls, last, since, seconds, until })
+        Some(Reason::Suspect { falls, outages, last, since, seconds, until })
     }
 }

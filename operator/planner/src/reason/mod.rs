@@ -59,6 +59,8 @@ pub enum Reason {
     Suspect {
         /// How often a pod of it fell.
         falls: u32,
+        /// How often its machine was lost together with others.
+        outages: u32,
         /// What the last fall was, in a word.
         last: String,
         /// When it became suspect.
@@ -114,12 +116,8 @@ pub enum Reason {
     },
     /// The revision failed on too many nodes.
     TooManyFailed {
-        /// Nodes on which it failed.
-        failed: usize,
-        /// Number of failed nodes that halts the rollout.
-        most: usize,
-        /// The first of them, with the reason.
-        first: String,
+        /// What it has done, as a sentence goes on that begins with it.
+        why: String,
     },
     /// The revision failed on this node before, which has no slot any more.
     FailedBefore(String),
@@ -355,8 +353,8 @@ impl Reason {
             }
             Self::OutsideWindow { opens: Some(at) } => format!("outside the update windows; the next window opens at {}", clock(*at)),
             Self::OutsideWindow { opens: None } => "outside the update windows; no window opens within a year: check windows".into(),
-            Self::TooManyFailed { failed, most, first } => format!(
-                "the revision failed on {failed} nodes, first on {first}; the rollout halts at {most} (maxFailedNodes, or all slots of the budget): correct the template, roll back, or let all failures pass by annotation {} on the IngressDaemonSet",
+            Self::TooManyFailed { why } => format!(
+                "the revision {why}: correct the template, roll back, or let all failures pass by annotation {} on the IngressDaemonSet",
                 crds::names::RETRY_ANNOTATION
             ),
             Self::FailedBefore(reason) => format!(

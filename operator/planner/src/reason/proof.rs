@@ -25,19 +25,22 @@ impl Reason {
             Self::Proving { unproved, suspects, budget, seconds } => format!(
                 "{suspects} nodes broke after their update and keep their slots, {unproved} others keep theirs until the revision is proved (budget: {budget}): look at the logs of the nodes in nodeStates. A node counts as good after {seconds} s without a break (provenAfterSeconds)"
             ),
-            Self::Suspect { falls, last, since, seconds, until } => {
+            Self::Suspect { falls, outages, last, since, seconds, until } => {
                 let until = match until {
                     Some(at) => format!("at {}, after {seconds} s without a break", clock(*at)),
                     None => format!("after it serves {seconds} s without a break"),
                 };
                 let todo = match falls {
+                    0 if *outages > 0 => {
+                        "repair what its machine has in common with the others, or roll back if the revision may be the cause"
+                    }
                     0 => "if nobody deleted or drained its pods, look at their logs",
                     _ => "look at the logs of its pods and of their previous containers, correct the template, or roll back",
                 };
                 format!(
                     "suspect since {}: {}; the node keeps its slot and counts as good {until}: {todo}",
                     clock(*since),
-                    fell(*falls, last)
+                    fell(*falls, *outages, last)
                 )
             }
             Self::WithoutPods => {
@@ -49,7 +52,7 @@ impl Reason {
 }
 
 /// What fell, and how often.
-fn fell(falls: u32, last: &str) -> String {
+fn fell(falls: u32, outages: u32, last: &str) -> String {
     let what = match last {
         RESTARTED => "a container restarted".to_owned(),
         EVICTED => "the kubelet evicted a pod".to_owned(),
@@ -57,6 +60,7 @@ fn fell(falls: u32, last: &str) -> String {
         _ => format!("a pod was not ready for more than {FALLS_AFTER} s"),
     };
     match falls {
+        0 if outages > 0 => format!("its machine was lost together with others, {outages} times in all"),
         0 => "a pod was gone or not ready for a moment after the update".to_owned(),
         1 => format!("it broke once: {what}"),
         _ => format!("it broke {falls} times, the last time {what}"),
@@ -67,28 +71,30 @@ fn fell(falls: u32, last: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Falls, what the last was, whether it serves, and what the sentence has to say.
-    type Row<'r> = (u32, &'r str, Option<i64>, &'r [&'r str]);
+    /// Falls, losses together with others, what the last fall was, whether it serves, and what the sentence has to say.
+    type Row<'r> = (u32, u32, &'r str, Option<i64>, &'r [&'r str]);
 
     #[test]
     fn who_is_suspect_is_said_with_since_when_what_fell_how_often_until_when_and_what_to_do() {
         let good_at = Some(1_000_060);
-        let rows: [Row<'_>; 6] = [
-            (0, "", good_at, &["gone or not ready for a moment", "good at 1970-01-12T13:47:40Z", "if nobody deleted or drained"]),
-            (1, "CrashLoop", good_at, &["broke once: a container restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"]),
-            (1, "NodeLost", good_at, &["its machine died", "after 60 s without a break"]),
+        let rows: [Row<'_>; 7] = [
+            (0, 2, "", good_at, &["lost together with others, 2 times in all", "repair what its machine has in common", "roll back"]),
+            (0, 0, "", good_at, &["gone or not ready for a moment", "good at 1970-01-12T13:47:40Z", "if nobody deleted or drained"]),
+            (1, 0, "CrashLoop", good_at, &["broke once: a container restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"]),
+            (1, 1, "NodeLost", good_at, &["its machine died", "after 60 s without a break"]),
             (
                 2,
+                0,
                 "Evicted",
                 good_at,
                 &["broke 2 times, the last time the kubelet evicted a pod", "after 600 s without a break", "roll back"],
             ),
-            (2, "Flapping", None, &["not ready for more than 10 s", "good after it serves 600 s", "correct the template"]),
-            (1, "Flapping", None, &["broke once", "good after it serves 60 s"]),
+            (2, 0, "Flapping", None, &["not ready for more than 10 s", "good after it serves 600 s", "correct the template"]),
+            (1, 0, "Flapping", None, &["broke once", "good after it serves 60 s"]),
         ];
-        for (falls, last, until, words) in rows {
+        for (falls, outages, last, until, words) in rows {
             let (last, seconds) = (last.to_owned(), if falls > 1 { 600 } else { 60 });
-            let reason = Reason::Suspect { falls, last, since: 1_000_000, seconds, until };
+            let reason = Reason::Suspect { falls, outages, last, since: 1_000_000, seconds, until };
             let said = reason.message();
             assert!(said.starts_with("suspect since 1970-01-12T13:46:40Z: "), "{said}");
             assert!(words.iter().all(|words| said.contains(words)), "{said} lacks one of {words:?}");

@@ -121,15 +121,11 @@ pub fn step_state(
     Some(Reason::Step { step: done + 1, of: steps.len(), state })
 }
 
-/// Failures that halt the rollout, with the number that does.
+/// Failures that halt the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halt {
-    /// Nodes on which the revision failed.
-    pub failed: usize,
-    /// Number of failed nodes that halts the rollout.
-    pub most: usize,
-    /// The first of them, with the reason.
-    pub first: String,
+    /// What the revision has done, as a sentence goes on that begins with it.
+    pub why: String,
     /// Pods of the revision failed, and not only a detacher, which says nothing of the revision.
     pub condemns: bool,
 }
@@ -137,7 +133,7 @@ pub struct Halt {
 impl Halt {
     /// The reason for which nodes wait.
     pub fn reason(&self) -> Reason {
-        Reason::TooManyFailed { failed: self.failed, most: self.most, first: self.first.clone() }
+        Reason::TooManyFailed { why: self.why.clone() }
     }
 }
 
@@ -145,20 +141,23 @@ impl Halt {
 pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[ManagedNode<'_>]) -> Option<Halt> {
     let here = rollout.failed.iter().map(|(node, failure)| (failure.at, node.as_str(), failure.reason.as_str()));
     let gone = gone(rollout).map(|gone| (gone.at, gone.node.as_str(), gone.reason.as_str()));
-    let mut counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
+    let counted: Vec<_> = here.chain(gone).filter(|(.., reason)| counts(reason)).collect();
     let running = managed_nodes.iter().filter(|managed| managed.chosen && managed.is_at(&settings.revision)).count();
-    let lost = rollout.lost.len() >= LOST && rollout.lost.len() > proof::noise(running);
-    if lost {
-        counted.push((i64::MAX, "lost machines", LOST_NODES));
-    }
+    let lost = rollout.lost.len();
+    let too_many_lost = lost >= LOST && lost > proof::noise(running);
     let failed = counted.len();
     let restarts = counted.iter().any(|(.., reason)| *reason == RESTARTS);
-    let (_, node, reason) = counted.iter().min()?;
-    let first = format!("{node} ({reason})");
     let slots = settings.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count()).max(1);
     let most = settings.rollout.max_failed.min(slots);
-    let condemns = counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
-    (restarts || lost || failed >= most).then_some(Halt { failed, most, first, condemns })
+    let condemns = too_many_lost || counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
+    let on = counted.iter().min().map(|(_, node, reason)| format!("failed on {failed} nodes, first on {node} ({reason})"));
+    let why = match (on, too_many_lost) {
+        (Some(on), true) => format!("{on}, and has lost {lost} machines ({LOST_NODES})"),
+        (Some(on), false) => format!("{on}; the rollout halts at {most} (maxFailedNodes, or all slots of the budget)"),
+        (None, true) => format!("has lost {lost} machines ({LOST_NODES})"),
+        (None, false) => return None,
+    };
+    (restarts || too_many_lost || failed >= most).then_some(Halt { why, condemns })
 }
 
 /// Failures of Nodes that are not there any more, but for those that a person let pass.
@@ -425,7 +424,7 @@ pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: 
         from: effective.revision.clone(),
         to: targets.proven.clone(),
         at: snapshot.now,
-        reason: format!("failed on {} of at most {} nodes, first on {}", halt.failed, halt.most, halt.first),
+        reason: halt.why.clone(),
     })
 }
 

@@ -421,7 +421,7 @@ fn a_revision_after_which_two_machines_go_unannounced_has_failed() {
     let (gone, plan) = machines_go(false);
     assert_eq!((gone, condition(&plan, "Stalled")), (2, Some(("True", "MaxFailedNodes"))));
     let stalled = plan.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
-    assert!(stalled.message.contains("NodesLost"), "{}", stalled.message);
+    assert!(stalled.message.starts_with("the revision has lost 2 machines (NodesLost): "), "{}", stalled.message);
 }
 
 #[test]
