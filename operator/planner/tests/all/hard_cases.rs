@@ -72,6 +72,14 @@ pub fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
     }
 }
 
+/// Machines with image 2, so many seconds after their pods were ready, are away for a while.
+pub fn kill(world: &mut World, after: i64, away: i64) {
+    let (now, bad) = (world.cluster.now, world.cluster.wish.revision_of(2));
+    let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
+    let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+    world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, away)));
+}
+
 /// A world in which so many nodes have just got image 2, and serve.
 pub fn with_updated(rollout: &Value, nodes: usize, budget: i32, updated: usize) -> (World, Operator, Vec<String>) {
     let (mut world, mut operator) = proving(rollout, nodes, budget);
@@ -452,13 +460,9 @@ fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_m
         for after in [65, 80, 120] {
             for down in [60, 120] {
                 let (mut world, mut operator) = proving(&rolls_back(), 8, budget);
-                let bad = world.cluster.wish.revision_of(2);
                 let outcome = release(&mut world, &mut operator, 1500, |world, _| {
                     come_back(world);
-                    let now = world.cluster.now;
-                    let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
-                    let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
-                    world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, down)));
+                    kill(world, after, down);
                 });
                 if condition(&outcome.plan, "RolledBack") != ROLLED_BACK {
                     missed.push((budget, after, down, outcome.reached, outcome.ever_current));
@@ -534,13 +538,7 @@ fn outages_that_come_again_and_again_condemn_the_revision_whether_or_not_the_ope
 #[test]
 fn a_machine_that_dies_again_before_its_last_loss_was_judged_was_lost_twice() {
     let (mut world, mut operator) = proving(&rolls_back(), 5, 1);
-    let bad = world.cluster.wish.revision_of(2);
-    let outcome = release(&mut world, &mut operator, 400, |world, _| {
-        let now = world.cluster.now;
-        let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
-        let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
-        world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, 8)));
-    });
+    let outcome = release(&mut world, &mut operator, 400, |world, _| kill(world, 15, 8));
     assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().suspects);
 }
 
