@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use crds::IngressDaemonSet;
+use chrono::DateTime;
+use crds::{IngressDaemonSet, status::NodePhase};
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 
 use crate::{
@@ -25,6 +26,14 @@ pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
     options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(serves_through_a_rollout(bed)),
+};
+
+/// It with what the tutorial changes in it where another program holds port 80, and for a load balancer of AWS.
+pub const EDITED: Scenario = Scenario {
+    name: "what_the_tutorial_changes_for_k3s_and_for_aws_serves_another_port_and_waits_for_the_load_balancer",
+    options: || Options { nodes: vec![NodeSpec::new(NODES[0])], ..Options::default() }.with_infra(),
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(edited(bed)),
 };
 
 /// Each example of the guide, where no node has its label.
@@ -64,6 +73,59 @@ async fn of_the_guide(bed: &mut Bed) -> Result<()> {
     }
     bed.say(&format!("{} examples are valid as they stand", examples.len()));
     Ok(())
+}
+
+async fn edited(bed: &mut Bed) -> Result<()> {
+    bed.install().await?;
+    let node = NODES[0];
+    let readme = Guide::in_file(bed, "README.md", Some("First example"), &[node])?;
+    let aws = Guide::in_file(bed, "docs/tutorial.md", Some("Set up the load balancer"), &[node])?;
+    let (preset, marks) = (aws.says("loadBalancer: {preset: AwsNlbLbc}")?, aws.says("annotateDeploymentToDetach: {}")?);
+    let removed = aws.says("attachSoakSeconds")?;
+    readme.write_example("edge.yaml", |text| {
+        let kept: Vec<_> = text.lines().filter(|line| !line.contains(removed)).collect();
+        let marked = kept.join("\n").replace("annotateDeploymentToDetach: {gracePeriodSeconds: 15}", marks);
+        marked.replacen("\nspec:\n", &format!("\nspec:\n  {preset}\n"), 1)
+    })?;
+    let port = Guide::in_file(bed, "docs/tutorial.md", Some("Prepare"), &[node])?;
+    let listen = port.says("listen 80")?;
+    readme.run_all_as(|command| command.replace("n1 n2 n3 n4", node).replace(listen, "listen 8080")).await?;
+    product::is_complete(bed, 1, product::ROLLED_OUT).await?;
+    let made = product::api(bed).get(product::NAME).await?;
+    let rolling = made.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref()).context("no rolling update")?;
+    ensure!(made.spec.load_balancer.is_some() && rolling.attach_soak_seconds.is_none(), "the edit is not in it: {:?}", made.spec);
+    readme.shell(&format!("curl -fsS http://{node}:8080/")).await?;
+    bed.say("it serves port 8080");
+
+    readme.shell("sed -i 's/nginx:1.29/nginx:1.30/' edge.yaml && kubectl apply -f edge.yaml").await?;
+    product::status_says(bed, "the node is out", product::SAID, |status| {
+        status.node_states.iter().any(|state| state.phase == NodePhase::Detaching)
+    })
+    .await?;
+    let told = readme.shell(&format!("curl -fsS http://{node}:8080/")).await?;
+    ensure!(told == "hello\n", "{node} answers {told} while the load balancer may still send requests");
+    product::is_complete(bed, 1, product::ROLLED_OUT).await?;
+    let status = product::api(bed).get(product::NAME).await?.status.context("no status")?;
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").context("no condition")?;
+    let [detaching, detached, attaching] = phases_began(bed, [NodePhase::Detaching, NodePhase::Detached, NodePhase::Attaching]).await?;
+    let (out, back) = (detached - detaching, ready.last_transition_time.0.as_second() - attaching);
+    aws.says("(grace 80 s, soak 70 s)")?;
+    ensure!(out >= 80 && back >= 70, "the load balancer had {out} s to take {node} out, and {back} s to take it back");
+    bed.say(&format!("the load balancer had {out} s to take the node out, and {back} s to take it back"));
+    Ok(())
+}
+
+/// When the node was in these phases first, in seconds of the Unix epoch, by the history.
+async fn phases_began<const N: usize>(bed: &Bed, phases: [NodePhase; N]) -> Result<[i64; N]> {
+    let history = bed.recorder.history().await?;
+    let mut began = [0; N];
+    for (phase, at) in phases.iter().zip(&mut began) {
+        let mut states = history.iter().filter_map(|seen| seen.object["status"]["nodeStates"].as_array()).flatten();
+        let state = states.find(|state| state["phase"] == phase.to_string()).with_context(|| format!("the node never was {phase}"))?;
+        let since = state["since"].as_str().context("since when")?;
+        *at = DateTime::parse_from_rfc3339(since).with_context(|| format!("since {since}"))?.timestamp();
+    }
+    Ok(began)
 }
 
 async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {

@@ -63,7 +63,8 @@ pub fn prepare(name: &str) -> Result<()> {
     if name == upgrade::FORTH_AND_BACK.name {
         former_operator::build()?;
     }
-    let with_helm = [chart::HELM, chart::REFUSED, chart::PLAIN, chart::WAITS, quotas::CRITICAL_PODS_OF_HELM, tutorial::TUTORIAL];
+    let with_helm =
+        [chart::HELM, chart::REFUSED, chart::PLAIN, chart::WAITS, quotas::CRITICAL_PODS_OF_HELM, tutorial::TUTORIAL];
     if with_helm.iter().any(|scenario| scenario.name == name) {
         chart::build_helm()?;
     }
@@ -146,6 +147,7 @@ pub const ALL: &[Scenario] = &[
     compatibility::ORIGINAL_EXAMPLE,
     first_example::SERVES_THROUGH_A_ROLLOUT,
     first_example::OF_THE_GUIDE,
+    first_example::EDITED,
     tutorial::TUTORIAL,
     deletion::DELETED_UNDER_LOAD,
     deletion::WITHOUT_OPERATOR,
