@@ -102,6 +102,7 @@ pub async fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl In
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let shown = format!("{:?}", command.as_std());
     let output = command.output().await.with_context(|| format!("running {shown}"))?;
-    ensure!(output.status.success(), "{shown} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{shown} failed ({}): {}{told}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(told)
 }

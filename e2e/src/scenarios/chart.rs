@@ -23,7 +23,7 @@ use crate::{
         workload,
     },
     eventually::{eventually, throughout},
-    host::{images, namespaces},
+    host::{images, namespaces, process},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::outages::shows,
@@ -34,6 +34,7 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const RELEASE: &str = "ingress-daemonset";
 /// CRDs of the Prometheus Operator for what the chart has for it.
 const MONITORING: &str = "target/bed/monitoring";
+const KUBECONFORM: &str = "target/bed/kubeconform";
 /// How long what serves is watched without an operator.
 const WITHOUT: Duration = Duration::from_secs(10);
 
@@ -215,9 +216,10 @@ pub fn build_helm() -> Result<()> {
     make(HELM_PROGRAM)
 }
 
-/// Fetches the CRDs of the Prometheus Operator.
+/// Fetches the CRDs of the Prometheus Operator, and builds what judges manifests by an API server's schemas.
 pub fn fetch_monitoring() -> Result<()> {
-    make(MONITORING)
+    make(MONITORING)?;
+    make(KUBECONFORM)
 }
 
 fn make(target: &str) -> Result<()> {
@@ -294,6 +296,7 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     bed.apply_path(MONITORING).await.context("installing the CRDs of the Prometheus Operator")?;
     bed.kubectl(&["wait", "--for=condition=Established", "--timeout=1m", "-f", &images::repository().join(MONITORING).to_string_lossy()])
         .await?;
+    conforms(bed).await?;
     let notes = apply_chart(bed, "upgrade", RELEASE, &everything().each_ref().map(String::as_str)).await?;
     // Until then the operator may write nothing in the namespace.
     let label = notes.lines().find_map(|line| line.trim().strip_prefix("kubectl label namespace NAMESPACE "));
@@ -346,6 +349,21 @@ async fn helm_installs(bed: &mut Bed) -> Result<()> {
     for word in ["default/edge", "keep serving", "install the operator again"] {
         ensure!(said.contains(word), "helm uninstall does not say {word:?}: {said}");
     }
+    Ok(())
+}
+
+/// What the chart renders, by the schemas of the API server itself, those of the CRDs of others included.
+async fn conforms(bed: &Bed) -> Result<()> {
+    let document = eventually(product::SAID, "the API server tells the schemas of the CRDs", async || {
+        let document = bed.kubectl(&["get", "--raw", "/openapi/v2"]).await?;
+        ensure!(document.contains(r#""com.coreos.monitoring.v1.PrometheusRule""#), "it has no schema of alerts");
+        Ok(document)
+    })
+    .await?;
+    let path = bed.state().join("openapi.json");
+    std::fs::write(&path, document).with_context(|| format!("writing {}", path.display()))?;
+    let said = process::run(&images::repository().join(".ci/chart"), ["conform", &path.to_string_lossy()]).await?;
+    bed.say(&format!("by the schemas of the API server: {}", said.trim().replace('\n', " / ")));
     Ok(())
 }
 
