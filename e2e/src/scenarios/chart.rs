@@ -13,7 +13,7 @@ use kube::{
 use crate::{
     auditor::Expectations,
     bed::{
-        Bed, INFRA_LABEL, control_plane,
+        Bed, INFRA_LABEL, Options, control_plane,
         operator::{self, NAMESPACE},
         owner_references_are_known,
     },
@@ -100,6 +100,42 @@ pub const PLAIN: Scenario = Scenario {
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(plain(bed)),
 };
+
+/// What a registry that needs a login asks for, and the guide's own command of Helm.
+pub const LOGIN: Scenario = Scenario {
+    name: "operator_and_health_checkers_have_the_secrets_that_the_guide_makes_for_a_registry_with_a_login",
+    options: || Options::with_nodes(1).with_infra(),
+    expected: Expectations::default,
+    body: |bed| Box::pin(login(bed)),
+};
+
+async fn login(bed: &mut Bed) -> Result<()> {
+    let nodes = &NODES[..1];
+    let section = |file: &str, heading: &str| Guide::in_file(bed, file, Some(heading), nodes);
+    let secrets = section("docs/install.md", "Registries that need a login")?;
+    secrets.run_all().await?;
+    let flag = secrets.says("--set 'imagePullSecrets[0].name=registry'")?;
+    let [install, label] =
+        <[String; 2]>::try_from(section("docs/install.md", "Install with Helm")?.commands()).ok().context("two commands are known")?;
+    secrets.shell(&format!("{} {flag} --wait --timeout=3m", install.replace("registry.example.com/", images::PUSHED))).await?;
+    secrets.shell(&label).await?;
+    owner_references_are_known(&bed.control_plane, bed.state()).await?;
+    let example = section("README.md", "First example")?;
+    let field = secrets.says("healthChecker: {imagePullSecrets: [{name: registry}]}")?;
+    example.write_example("edge.yaml", |text| text.replacen("\nspec:\n", &format!("\nspec:\n  {field}\n"), 1))?;
+    example.run_all_as(|command| command.replace("n1 n2 n3 n4", &nodes.join(" "))).await?;
+    product::is_complete(bed, nodes.len(), product::ROLLED_OUT).await?;
+    let path = "jsonpath={.items[*].spec.imagePullSecrets[*].name}";
+    for (namespace, label) in
+        [(NAMESPACE, "app.kubernetes.io/name=ingress-daemonset-operator"), ("default", crds::names::HEALTH_CHECKER_LABEL)]
+    {
+        let named = bed.kubectl(&["get", "pods", "-l", label, "-n", namespace, "-o", path]).await?;
+        ensure!(!named.trim().is_empty() && named.split_whitespace().all(|name| name == "registry"), "{label} has {named}");
+        bed.kubectl(&["get", "secret", "registry", "-n", namespace]).await?;
+    }
+    bed.say("both have the Secret");
+    Ok(())
+}
 
 async fn plain(bed: &mut Bed) -> Result<()> {
     let section = |heading: &str| Guide::in_file(bed, "docs/install.md", Some(heading), &NODES);

@@ -64,7 +64,7 @@ pub fn prepare(name: &str) -> Result<()> {
         former_operator::build()?;
     }
     let with_helm =
-        [chart::HELM, chart::REFUSED, chart::PLAIN, chart::WAITS, quotas::CRITICAL_PODS_OF_HELM, tutorial::TUTORIAL];
+        [chart::HELM, chart::REFUSED, chart::PLAIN, chart::LOGIN, chart::WAITS, quotas::CRITICAL_PODS_OF_HELM, tutorial::TUTORIAL];
     if with_helm.iter().any(|scenario| scenario.name == name) {
         chart::build_helm()?;
     }
@@ -112,6 +112,7 @@ pub const ALL: &[Scenario] = &[
     chart::HELM,
     chart::REFUSED,
     chart::PLAIN,
+    chart::LOGIN,
     chart::WAITS,
     membership::WHILE_SERVING,
     membership::DURING_A_ROLLOUT,
