@@ -179,11 +179,11 @@ fn change_deployment(u: &mut Unstructured<'_>, deployment: &mut DeploymentFacts)
     Ok(())
 }
 
-fn change_pods(u: &mut Unstructured<'_>, pods: &mut Vec<PodFacts>) -> Result<()> {
+fn change_pods(u: &mut Unstructured<'_>, pods: &mut Vec<Arc<PodFacts>>) -> Result<()> {
     if u.ratio(1, 3)? {
-        pods.push(PodFacts { name: json::text(u)?, revision: json::text(u)?, ..PodFacts::default() });
+        pods.push(Arc::new(PodFacts { name: json::text(u)?, revision: json::text(u)?, ..PodFacts::default() }));
     }
-    if let Some(pod) = pods.last_mut() {
+    if let Some(pod) = pods.last_mut().map(Arc::make_mut) {
         pod.ready = u.arbitrary()?;
         pod.terminating = u.arbitrary()?;
         pod.ended = u.arbitrary()?;

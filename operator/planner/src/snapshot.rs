@@ -30,7 +30,7 @@ pub struct Snapshot {
     /// The resource's Deployments, by the name of their node.
     pub deployments: BTreeMap<String, Arc<DeploymentFacts>>,
     /// The resource's pods, by the name of their node.
-    pub pods: BTreeMap<String, Vec<PodFacts>>,
+    pub pods: BTreeMap<String, Vec<Arc<PodFacts>>>,
     /// Pods that pull images, by the name of their node.
     pub pulls: BTreeMap<String, Vec<PullFacts>>,
     /// `ReplicaSets` whose pods have the gate for updates in place, by the name of their node.
@@ -150,7 +150,7 @@ impl Snapshot {
     }
 
     /// The pods on a node.
-    pub fn pods_on(&self, node: &str) -> &[PodFacts] {
+    pub fn pods_on(&self, node: &str) -> &[Arc<PodFacts>] {
         self.pods.get(node).map_or(&[], Vec::as_slice)
     }
 }

@@ -106,7 +106,7 @@ pub struct Index {
     pub(super) node_names: BTreeMap<String, String>,
     pub(super) deployments: BTreeMap<Key, IndexedObject<(String, Arc<DeploymentFacts>)>>,
     pub(super) replica_sets: BTreeMap<Key, IndexedObject<KeptReplicaSet>>,
-    pub(super) pods: BTreeMap<Key, IndexedObject<PodFacts>>,
+    pub(super) pods: BTreeMap<Key, IndexedObject<Arc<PodFacts>>>,
     pub(super) daemon_sets: BTreeMap<Key, IndexedObject<DaemonSetFacts>>,
     pub(super) services: BTreeMap<Key, Vec<u16>>,
     pub(super) revisions: BTreeMap<Key, IndexedObject<RevisionFacts>>,
@@ -564,10 +564,10 @@ impl Observed for ReplicaSet {
 
 impl Observed for Pod {
     const KIND: Kind = Kind::Pods;
-    type Kept = IndexedObject<PodFacts>;
+    type Kept = IndexedObject<Arc<PodFacts>>;
 
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
-        entry(&self.metadata, facts::pod(&self, specs))
+        entry(&self.metadata, Arc::new(facts::pod(&self, specs)))
     }
 
     kept_in!(pods);

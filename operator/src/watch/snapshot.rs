@@ -122,13 +122,13 @@ fn pods(
     namespace: &str,
     uid8: &str,
     deployments: &BTreeMap<String, Arc<DeploymentFacts>>,
-) -> BTreeMap<String, Vec<PodFacts>> {
+) -> BTreeMap<String, Vec<Arc<PodFacts>>> {
     let hashes: BTreeMap<String, &String> = deployments.keys().map(|node| (hash::node_hash(node), node)).collect();
-    let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
+    let mut pods: BTreeMap<String, Vec<Arc<PodFacts>>> = BTreeMap::new();
     let ours = of_namespace(&index.pods, namespace).filter(|(_, entry)| entry.uid8 == uid8 && !entry.node_hash.is_empty());
     for (_, entry) in ours {
         if let Some(node) = hashes.get(&entry.node_hash).copied().or_else(|| index.node_names.get(&entry.node_hash)) {
-            pods.entry(node.clone()).or_default().push(entry.facts.clone());
+            pods.entry(node.clone()).or_default().push(Arc::clone(&entry.facts));
         }
     }
     pods

@@ -21,7 +21,7 @@ impl SimulatedCluster {
         }
         self.made += 1;
         let (name, hash) = (format!("{}-{}", deployment.name, self.made), self.made.to_string());
-        for pod in self.snapshot.pods.get_mut(node).into_iter().flatten() {
+        for pod in self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut) {
             pod.gated = Some(Box::new(gated(&hash, &pod.name, &template)));
         }
         let set = ReplicaSetFacts {
@@ -51,7 +51,7 @@ impl SimulatedCluster {
             return;
         }
         self.made += 1;
-        for gated in self.snapshot.pods.get_mut(node).into_iter().flatten().filter_map(|pod| pod.gated.as_deref_mut()) {
+        for gated in self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut).filter_map(|pod| pod.gated.as_deref_mut()) {
             gated.observed_generation = gated.generation;
             let Some(record) = &gated.record else { continue };
             for container in &mut gated.containers {
@@ -78,7 +78,9 @@ impl SimulatedCluster {
     /// Containers whose image changes begin anew, and are ready after the usual time.
     pub(super) fn patch_pod(&mut self, node: &str, name: &str, patch: &Value) -> bool {
         let (now, run) = (self.snapshot.now, self.made + 1);
-        let Some(pod) = self.snapshot.pods.get_mut(node).into_iter().flatten().find(|pod| pod.name == name) else { return false };
+        let Some(pod) = self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut).find(|pod| pod.name == name) else {
+            return false;
+        };
         let Some(gated) = pod.gated.as_deref_mut() else { return false };
         let containers: Vec<_> =
             gated.containers.iter().map(|container| json!({ "name": container.name, "image": container.image })).collect();
@@ -116,7 +118,7 @@ impl SimulatedCluster {
 
     pub(super) fn patch_pod_status(&mut self, node: &str, name: &str, patch: &Value) -> bool {
         let open = Some(patch["status"]["conditions"][0]["status"] == "True");
-        let pod = self.snapshot.pods.get_mut(node).into_iter().flatten().find(|pod| pod.name == name);
+        let pod = self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut).find(|pod| pod.name == name);
         let Some(pod) = pod.filter(|pod| pod.gated.as_ref().is_some_and(|gated| gated.gate != open)) else { return false };
         if let Some(gated) = &mut pod.gated {
             gated.gate = open;
@@ -171,7 +173,7 @@ impl SimulatedCluster {
             found.retain(|pull| pull.name != name);
             return true;
         }
-        let serves = |pods: &Vec<PodFacts>| pods.iter().any(|pod| pod.name == name);
+        let serves = |pods: &[Arc<PodFacts>]| pods.iter().any(|pod| pod.name == name);
         let node = self.snapshot.pods.iter().find(|(_, pods)| serves(pods)).map(|(node, _)| node.clone());
         node.inspect(|node| self.replace_pods(node)).is_some()
     }

@@ -227,7 +227,7 @@ impl SimulatedCluster {
             created: self.snapshot.now,
             ..PodFacts::default()
         };
-        let pods: Vec<_> = (0..wanted).map(pod).collect();
+        let pods: Vec<_> = (0..wanted).map(pod).map(Arc::new).collect();
         let rounds = rounds(&deployment);
         self.snapshot.pods.insert(node.to_owned(), pods);
         self.make_replica_set(node, &deployment);
@@ -243,7 +243,7 @@ impl SimulatedCluster {
         let Some(deployment) = self.snapshot.deployments.get_mut(node) else { return };
         let (wanted, ready_at) = (deployment.replicas(), ready_at.unwrap_or(i64::MAX));
         let (ready, available) = (up && now >= ready_at, up && now >= ready_at.saturating_add(self.min_ready_seconds));
-        for pod in self.snapshot.pods.get_mut(node).into_iter().flatten() {
+        for pod in self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut) {
             pod.ready = ready;
             for container in pod.gated.iter_mut().flat_map(|gated| &mut gated.containers) {
                 (container.running, container.ready) = (ready, ready);

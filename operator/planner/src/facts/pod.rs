@@ -2,6 +2,7 @@
 
 use super::label_map::LabelMap;
 use crds::{UnixSeconds, in_place::PodRecord};
+use std::sync::Arc;
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -126,6 +127,6 @@ pub struct ContainerFacts {
 }
 
 /// This time, or that of the newest of the pods: a clock that was set back makes no pod one that came later.
-pub fn not_before<'p>(now: UnixSeconds, pods: impl IntoIterator<Item = &'p PodFacts>) -> UnixSeconds {
+pub fn not_before<'p>(now: UnixSeconds, pods: impl IntoIterator<Item = &'p Arc<PodFacts>>) -> UnixSeconds {
     pods.into_iter().map(|pod| pod.created).fold(now, i64::max)
 }

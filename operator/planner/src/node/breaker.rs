@@ -5,7 +5,7 @@ use crate::{
     reason::Reason,
 };
 use crds::{UnixSeconds, names};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Refusals within [`WINDOW`] seconds that open it.
 const REFUSALS: usize = 3;
@@ -46,7 +46,7 @@ fn is_of_another_clock(at: UnixSeconds, now: UnixSeconds) -> bool {
 }
 
 /// The breaker that is to open now.
-pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: UnixSeconds) -> Option<Breaker> {
+pub fn opens(deployment: &DeploymentFacts, pods: &[Arc<PodFacts>], now: UnixSeconds) -> Option<Breaker> {
     if open(deployment, now).is_some() || deployment.replicas() == 0 || refusals_since(i64::MIN, pods, now) < REFUSALS {
         return None;
     }
@@ -57,16 +57,16 @@ pub fn opens(deployment: &DeploymentFacts, pods: &[PodFacts], now: UnixSeconds) 
 /// While it is open, a node may lose a pod that it kept: how many pods it still has, where those that are made in place of what it lost
 /// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost; nor is one that has run on a node whose kubelet is
 /// not heard of (`lost`), where none is ready.
-pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[PodFacts], lost: bool, now: UnixSeconds) -> Option<(Breaker, i32)> {
+pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[Arc<PodFacts>], lost: bool, now: UnixSeconds) -> Option<(Breaker, i32)> {
     let breaker = open(deployment, now)?;
     let since = breaker.until.saturating_sub(pause(breaker.openings));
     let was_there = |pod: &PodFacts| pod.ready || pod.created <= since || lost && pod.runs != 0;
-    let stays = |pod: &&PodFacts| !pod.ended && !pod.terminating && pod.rejected_at.is_none() && was_there(pod);
+    let stays = |pod: &&Arc<PodFacts>| !pod.ended && !pod.terminating && pod.rejected_at.is_none() && was_there(pod);
     let kept = i32::try_from(pods.iter().filter(stays).count()).unwrap_or(i32::MAX);
     (kept < deployment.replicas() && refusals_since(since, pods, now) >= REFUSALS).then_some((breaker, kept))
 }
 
-fn refusals_since(since: UnixSeconds, pods: &[PodFacts], now: UnixSeconds) -> usize {
+fn refusals_since(since: UnixSeconds, pods: &[Arc<PodFacts>], now: UnixSeconds) -> usize {
     let counts = |at: &UnixSeconds| *at > since && now.saturating_sub(*at) < WINDOW && !is_of_another_clock(*at, now);
     pods.iter().filter_map(|pod| pod.rejected_at).filter(counts).count()
 }
@@ -77,20 +77,20 @@ fn pause(openings: u32) -> i64 {
 }
 
 /// What is said of the node while it is open.
-pub fn reason(deployment: &DeploymentFacts, pods: &[PodFacts], now: UnixSeconds) -> Option<Reason> {
+pub fn reason(deployment: &DeploymentFacts, pods: &[Arc<PodFacts>], now: UnixSeconds) -> Option<Reason> {
     let Breaker { until, .. } = open(deployment, now)?;
     Some(Reason::AdmissionRejected { until, message: refusal(pods).unwrap_or_else(|| "see the pods' events".into()) })
 }
 
 /// What the kubelet said of the newest refused pod.
-fn refusal(pods: &[PodFacts]) -> Option<String> {
+fn refusal(pods: &[Arc<PodFacts>]) -> Option<String> {
     let newest = pods.iter().filter(|pod| pod.rejected_at.is_some()).max_by_key(|pod| (pod.rejected_at, &pod.name))?;
     newest.trouble.as_ref().map(|(reason, message)| format!("{reason}: {message}"))
 }
 
 /// Names of the refused pods that have been counted and can go.
-pub fn leftovers(pods: &[PodFacts], now: UnixSeconds) -> BTreeSet<&str> {
+pub fn leftovers(pods: &[Arc<PodFacts>], now: UnixSeconds) -> BTreeSet<&str> {
     let is_old = |at: UnixSeconds| now.saturating_sub(at) >= WINDOW || is_of_another_clock(at, now);
-    let counted = |pod: &&PodFacts| !pod.terminating && pod.rejected_at.is_some_and(is_old);
+    let counted = |pod: &&Arc<PodFacts>| !pod.terminating && pod.rejected_at.is_some_and(is_old);
     pods.iter().filter(counted).map(|pod| pod.name.as_str()).collect()
 }

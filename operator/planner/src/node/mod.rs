@@ -25,7 +25,7 @@ use crds::{
     names,
     token::{Phase, Token},
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Ids from here on are nobody's: JSON numbers of this size lose digits, and milliseconds since 1970 never get there.
 pub const ID_LIMIT: u64 = 1 << 53;
@@ -43,7 +43,7 @@ pub struct ManagedNode<'a> {
     /// The resource that manages the node.
     pub resource: &'a Resource,
     /// The resource's pods on the node.
-    pub pods: &'a [PodFacts],
+    pub pods: &'a [Arc<PodFacts>],
     /// `ReplicaSets` whose pods have the gate for updates in place.
     pub replica_sets: &'a [ReplicaSetFacts],
     /// A `ReplicaSet` of ours without its Deployment is there.

@@ -9,13 +9,13 @@ use crate::{
 };
 use crds::{UnixSeconds, pod_readiness_gate::RESERVED_CONDITIONS};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Pods of a node that wait for such conditions, with the patches that make them True. A template is rendered without them with the
 /// next revision; until then pods that are replaced list them.
 pub fn patches<'a>(snapshot: &Snapshot, managed: &ManagedNode<'a>, targets: Option<&Targets>) -> Vec<(&'a PodFacts, Value)> {
-    let mut waiting: Vec<_> =
-        managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).filter_map(|pod| Some((pod, pod.unmet.as_deref()?))).collect();
+    let live = managed.pods.iter().map(Arc::as_ref).filter(|pod| !pod.ended && !pod.terminating);
+    let mut waiting: Vec<_> = live.filter_map(|pod| Some((pod, pod.unmet.as_deref()?))).collect();
     if waiting.is_empty() {
         return Vec::new();
     }

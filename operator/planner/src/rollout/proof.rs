@@ -23,6 +23,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
 };
 
 /// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
@@ -128,7 +129,7 @@ fn is_out_of_use(managed: &ManagedNode<'_>) -> bool {
 }
 
 /// Stands for the runs of all containers of these pods.
-fn runs_of<'p>(pods: impl Iterator<Item = &'p PodFacts>) -> u64 {
+fn runs_of<'p>(pods: impl Iterator<Item = &'p Arc<PodFacts>>) -> u64 {
     let mut runs: Vec<_> = pods.filter(|pod| !pod.ended && pod.runs != 0).map(|pod| (pod.name.as_str(), pod.runs)).collect();
     runs.sort_unstable();
     let mut hasher = DefaultHasher::new();

@@ -70,7 +70,7 @@ proptest! {
             node.annotations.insert(crds::names::HOLDERS_ANNOTATION.into(), holders);
         }
         snapshot.nodes = nodes.into();
-        for pod in snapshot.pods.values_mut().flatten() {
+        for pod in snapshot.pods.values_mut().flatten().map(std::sync::Arc::make_mut) {
             pod.rejected_at = rejected;
         }
         if let Some(ledger) = snapshot.resource.status.as_mut().and_then(|status| status.rollout.as_mut()) {

@@ -1,5 +1,7 @@
 //! Updates in place in a whole cluster, second by second, and conditions of pods that nobody keeps any more.
 
+use std::sync::Arc;
+
 use crate::{
     rollout_state::{reasons, seconds},
     world,
@@ -148,20 +150,20 @@ fn a_pod_of_the_former_revision_that_was_evicted_says_nothing_of_an_update_in_pl
         });
     });
     operator.catch_up(&world);
-    let former = operator.snapshot(&world).unwrap().pods["n0"][0].clone();
-    let evicted = planner::facts::PodFacts {
+    let former = operator.snapshot(&world).unwrap().pods["n0"][0].as_ref().clone();
+    let evicted = Arc::new(planner::facts::PodFacts {
         name: "edge-n0-evicted".into(),
         ready: false,
         ended: true,
         gated: None,
         trouble: Some(("Evicted".into(), "The node was low on resource: memory".into())),
         ..former
-    };
+    });
     let (mut seen, mut failed) = (0, None);
     for _ in 0..60 {
         operator.catch_up(&world);
         let mut snapshot = operator.snapshot(&world).unwrap();
-        snapshot.pods.get_mut("n0").unwrap().push(evicted.clone());
+        snapshot.pods.get_mut("n0").unwrap().push(Arc::clone(&evicted));
         let plan = planner::decide(&snapshot);
         if let Some(planner::Reason::UpdatingInPlace { trouble, .. }) = plan.node_states.get("n0").map(|state| &state.reason) {
             assert_eq!(*trouble, None);
@@ -230,11 +232,11 @@ fn a_condition_that_pods_list_for_a_gate_that_is_gone_becomes_true_and_no_other_
     let mut snapshot = operator.snapshot(&world).unwrap();
     let mut template = |types: &[&str]| {
         let gates: Vec<_> = types.iter().map(|type_| serde_json::json!({"conditionType": type_})).collect();
-        let deployment = std::sync::Arc::make_mut(snapshot.deployments.get_mut("n0").unwrap());
+        let deployment = Arc::make_mut(snapshot.deployments.get_mut("n0").unwrap());
         let mut spec = deployment.spec.to_value();
         spec["template"]["spec"]["readinessGates"] = gates.into();
         deployment.spec = spec.into();
-        for pod in snapshot.pods.get_mut("n0").unwrap() {
+        for pod in snapshot.pods.get_mut("n0").unwrap().iter_mut().map(Arc::make_mut) {
             let conditions = types.iter().map(|type_| (*type_).to_owned()).collect();
             pod.unmet = Some(Box::new(planner::facts::Unmet { uid: "u".into(), resource_version: "7".into(), conditions }));
         }

@@ -266,14 +266,16 @@ fn a_slot_is_free_after_the_soak_and_when_the_detacher_has_let_go() {
     assert_eq!(soak(130, true, Some("x")), None, "bounded by the detach timeout");
 }
 
+fn refused_at(at: i64) -> Arc<PodFacts> {
+    Arc::new(PodFacts { rejected_at: Some(at), name: at.to_string(), ..PodFacts::default() })
+}
+
 #[test]
 fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 1);
     world.run_until(&mut Operator::default(), 60, World::is_converged).unwrap();
     let mut deployment = deployment_facts(&world.cluster.deployments["edge-n0"]);
-    let refused = |at: &[i64]| {
-        at.iter().map(|at| PodFacts { rejected_at: Some(*at), name: at.to_string(), ..PodFacts::default() }).collect::<Vec<_>>()
-    };
+    let refused = |at: &[i64]| at.iter().copied().map(refused_at).collect::<Vec<_>>();
     assert_eq!(breaker::opens(&deployment, &refused(&[950, 990]), 1000), None);
     assert_eq!(breaker::opens(&deployment, &refused(&[900, 950, 990]), 1000), None, "one is more than a minute old");
     let mut pauses = Vec::new();
@@ -293,7 +295,7 @@ fn a_clock_that_is_set_back_keeps_no_node_without_pods_for_as_long() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 1);
     world.run_until(&mut Operator::default(), 60, World::is_converged).unwrap();
     let mut deployment = deployment_facts(&world.cluster.deployments["edge-n0"]);
-    let pods = [4590, 4595, 4600].map(|at| PodFacts { rejected_at: Some(at), name: at.to_string(), ..PodFacts::default() });
+    let pods = [4590, 4595, 4600].map(refused_at);
     assert_eq!(breaker::opens(&deployment, &pods, 1000), None, "refused an hour ahead");
     assert_eq!(breaker::leftovers(&pods, 1000).len(), 3);
     for (until, open) in [(1900, true), (1901, false), (4660, false)] {

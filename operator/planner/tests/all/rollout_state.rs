@@ -153,7 +153,7 @@ fn what_a_node_failed_with_stays_its_reason_while_its_pods_change_theirs() {
     seconds(&mut world, &mut operator, 120);
     let failed = world.cluster.ledger().unwrap().grants.keys().next().unwrap().clone();
     let mut snapshot = operator.snapshot(&world).unwrap();
-    for pod in snapshot.pods.get_mut(&failed).unwrap() {
+    for pod in snapshot.pods.get_mut(&failed).unwrap().iter_mut().map(std::sync::Arc::make_mut) {
         pod.trouble = Some(("CrashLoopBackOff".into(), "back-off 5m0s".into()));
     }
     let plan = decide(&snapshot);

@@ -28,6 +28,7 @@ use crds::{
 };
 use moves::{InPlaceFacts, Move, PodView, ReplicaSetView, moves};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// A node whose Deployment is paused under its grant's id.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ pub fn way(managed: &ManagedNode<'_>, targets: &Targets) -> Result<(), RecreateR
     if current.len() != 1 || others {
         return Err(RecreateReason::ReplicaSets);
     }
-    let gated = |pod: &PodFacts| pod.gated.as_ref().is_some_and(|gated| current.iter().any(|set| set.hash == gated.hash));
+    let gated = |pod: &Arc<PodFacts>| pod.gated.as_ref().is_some_and(|gated| current.iter().any(|set| set.hash == gated.hash));
     if !managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).all(gated) {
         return Err(RecreateReason::PodsWithoutGate);
     }
@@ -112,7 +113,7 @@ fn own<'a>(deployment: &DeploymentFacts, replica_sets: &'a [ReplicaSetFacts]) ->
 
 /// The node's pods that run on, in an order of their own: which of them comes first must not depend on who told of them first.
 fn live<'a>(managed: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
-    let mut live: Vec<_> = managed.pods.iter().filter(|pod| !pod.ended && !pod.terminating).collect();
+    let mut live: Vec<_> = managed.pods.iter().map(Arc::as_ref).filter(|pod| !pod.ended && !pod.terminating).collect();
     live.sort_by_key(|pod| &pod.name);
     live
 }
@@ -261,7 +262,7 @@ pub fn to_open<'a>(managed: &ManagedNode<'a>) -> Vec<(&'a PodFacts, &'a InPlaceP
         Some(Phase::Claimed) => managed.deployment.is_some_and(is_paused),
         _ => false,
     };
-    let pods = managed.pods.iter().filter(|pod| !kept && !pod.ended && !pod.terminating);
+    let pods = managed.pods.iter().map(Arc::as_ref).filter(|pod| !kept && !pod.ended && !pod.terminating);
     let mut shut: Vec<_> = pods.filter_map(|pod| Some((pod, pod.gated.as_deref().filter(|gated| gated.gate != Some(true))?))).collect();
     shut.sort_by_key(|(pod, _)| &pod.name);
     shut

@@ -31,7 +31,7 @@ pub struct View {
     /// By node.
     pub deployments: Arc<BTreeMap<String, Arc<DeploymentFacts>>>,
     pub orphans: Arc<BTreeMap<String, Value>>,
-    pub pods: Arc<BTreeMap<String, Vec<PodFacts>>>,
+    pub pods: Arc<BTreeMap<String, Vec<Arc<PodFacts>>>>,
     pub revisions: Arc<Vec<RevisionFacts>>,
     pub sets: Arc<BTreeMap<String, Vec<ReplicaSetFacts>>>,
     sets_version: u64,
@@ -40,9 +40,9 @@ pub struct View {
 impl View {
     /// What has not changed is shared with the view before: many worlds are simulated.
     fn of(cluster: &Cluster, last: Option<&Self>) -> Self {
-        let mut pods: BTreeMap<String, Vec<PodFacts>> = BTreeMap::new();
+        let mut pods: BTreeMap<String, Vec<Arc<PodFacts>>> = BTreeMap::new();
         for pod in &cluster.pods {
-            pods.entry(pod.node.clone()).or_default().push(pod_facts(pod));
+            pods.entry(pod.node.clone()).or_default().push(Arc::new(pod_facts(pod)));
         }
         let kept = |last: Option<&Arc<BTreeMap<String, Value>>>| last.filter(|last| ***last == cluster.orphans).cloned();
         Self {
