@@ -83,21 +83,26 @@ impl Found {
     }
 }
 
+/// A kind of objects, and where they live.
+type Kind = (ApiResource, Scope);
+
 /// Everything that is there, without what comes and goes by itself: [`OF_KUBERNETES`], and the pods of the operator.
 pub async fn inventory(client: &Client) -> Result<BTreeSet<Entry>> {
-    let found = everything(client).await?;
+    let found = everything(client, &kinds(client).await?).await?;
     Ok(found.into_iter().filter(|found| !found.entry.stays()).map(|found| found.entry).collect())
 }
 
-async fn everything(client: &Client) -> Result<Vec<Found>> {
+/// All kinds of which objects can be listed.
+async fn kinds(client: &Client) -> Result<Vec<Kind>> {
     let discovery = Discovery::new(client.clone()).run_aggregated().await.context("asking which kinds there are")?;
-    let kinds: Vec<_> = discovery
-        .groups()
-        .flat_map(ApiGroup::recommended_resources)
-        .filter(|(_, capabilities)| capabilities.supports_operation(verbs::LIST))
-        .collect();
-    let lists = kinds.into_iter().map(|(resource, capabilities)| async move {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let kinds = discovery.groups().flat_map(ApiGroup::recommended_resources);
+    let listed = kinds.filter(|(_, capabilities)| capabilities.supports_operation(verbs::LIST));
+    Ok(listed.map(|(resource, capabilities)| (resource, capabilities.scope)).collect())
+}
+
+async fn everything(client: &Client, kinds: &[Kind]) -> Result<Vec<Found>> {
+    let lists = kinds.iter().map(|(resource, scope)| async move {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
         let list = match api.list_metadata(&ListParams::default()).await {
             // Its CustomResourceDefinition went meanwhile.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
@@ -107,7 +112,7 @@ async fn everything(client: &Client) -> Result<Vec<Found>> {
             let entry = Entry {
                 group: resource.group.clone(),
                 kind: resource.kind.clone(),
-                namespace: if capabilities.scope == Scope::Namespaced { object.namespace() } else { None },
+                namespace: if *scope == Scope::Namespaced { object.namespace() } else { None },
                 name: object.name_any(),
             };
             Found { entry, resource: resource.clone(), object }
@@ -118,9 +123,29 @@ async fn everything(client: &Client) -> Result<Vec<Found>> {
     Ok(lists.into_iter().flatten().collect())
 }
 
+/// Waits until no object of any kind `counts`, after `act` on each that does. A look at every kind costs the API server some sixty lists:
+/// between two of them only those kinds are looked at that had such an object.
+async fn until_none(client: &Client, what: &str, counts: impl Fn(&Found) -> bool, act: impl AsyncFn(&Found) -> Result<()>) -> Result<()> {
+    let all = kinds(client).await?;
+    let mut looked_at = all.clone();
+    eventually(GONE, what, async || {
+        let left: Vec<_> = everything(client, &looked_at).await?.into_iter().filter(&counts).collect();
+        for found in &left {
+            act(found).await?;
+        }
+        let is_left = |(kind, _): &&Kind| left.iter().any(|found| found.resource == *kind);
+        let looked = looked_at.len();
+        looked_at = all.iter().filter(|kind| left.is_empty() || is_left(kind)).cloned().collect();
+        let left: Vec<_> = left.iter().map(|found| found.entry.to_string()).collect();
+        ensure!(left.is_empty() && looked == all.len(), "left are {}", left.join(", "));
+        Ok(())
+    })
+    .await
+}
+
 /// Deletes every resource of the product's kinds as a user would, and waits until nothing of the product is left but what `deploy/` made.
 pub async fn delete_resources(client: &Client) -> Result<()> {
-    for found in everything(client).await?.into_iter().filter(|found| found.entry.group == names::GROUP) {
+    for found in everything(client, &kinds(client).await?).await?.into_iter().filter(|found| found.entry.group == names::GROUP) {
         if found.entry.kind == IngressDaemonSet::kind(&()) {
             // The detacher for which it would wait has ended with the scenario.
             let alone = Patch::Merge(json!({ "spec": { "updateStrategy": { "rollingUpdate": {
@@ -131,29 +156,15 @@ pub async fn delete_resources(client: &Client) -> Result<()> {
         }
         delete(client, &found, &DeleteParams::default()).await?;
     }
-    eventually(GONE, "nothing of the product is left after its resources were deleted", async || {
-        let left: Vec<_> = everything(client).await?.into_iter().filter(Found::is_ours).map(|found| found.entry.to_string()).collect();
-        ensure!(left.is_empty(), "left are {}", left.join(", "));
-        Ok(())
-    })
-    .await
+    until_none(client, "nothing of the product is left after its resources were deleted", Found::is_ours, async |_| Ok(())).await
 }
 
 /// Deletes all that was not there at `first`, and waits until it is gone.
 pub async fn delete_all_but(client: &Client, first: &BTreeSet<Entry>) -> Result<()> {
     // Pods are given no time: whoever looks at how they end has done so.
     let now = DeleteParams::default().grace_period(0);
-    eventually(GONE, "all that a scenario made is gone", async || {
-        let all = everything(client).await?;
-        let new: Vec<_> = all.iter().filter(|found| !found.entry.stays() && !first.contains(&found.entry)).collect();
-        for found in &new {
-            delete(client, found, &now).await?;
-        }
-        let left: Vec<_> = new.iter().map(|found| found.entry.to_string()).collect();
-        ensure!(left.is_empty(), "left are {}", left.join(", "));
-        Ok(())
-    })
-    .await
+    let is_new = |found: &Found| !found.entry.stays() && !first.contains(&found.entry);
+    until_none(client, "all that a scenario made is gone", is_new, async |found| delete(client, found, &now).await).await
 }
 
 /// Deletes all Nodes but these, also those that have no machine, and what people wrote on the namespace that stays.
