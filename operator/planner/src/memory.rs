@@ -69,7 +69,7 @@ pub struct Sights {
 /// A node whose machine died, started anew or went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
-    /// Those of late, the last of them last.
+    /// Those of the last ten minutes, and the last one while the node is down; the last of them last.
     pub(crate) all: Vec<Loss>,
     /// Its Node was not Ready at the last look: that it starts anew then is the same loss.
     pub(crate) down: bool,
@@ -80,7 +80,8 @@ pub(crate) struct Losses {
 pub(crate) struct Loss {
     /// Seconds since the loss.
     pub(crate) since: i64,
-    /// The revision is not why: the node served with another one, nobody had said that it would go, and it had not been lost shortly before.
+    /// The revision is not why: the node served with another one, nobody had said that it would go, and it had not been lost again and again
+    /// in the ten minutes before.
     pub(crate) is_witness: bool,
 }
 

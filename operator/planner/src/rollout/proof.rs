@@ -39,6 +39,8 @@ const JUDGED_AFTER: i64 = 30;
 const TOGETHER: i64 = 120;
 /// The same where none of the nodes that are lost is without the revision.
 const AT_ONCE: i64 = 10;
+/// Losses of a node, within [`FORGOTTEN_AFTER`], up to which it is a witness for others: one outage is chance, and so may be a second one.
+const BY_CHANCE: usize = 2;
 
 /// Where a node stands, as far as its revision is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -204,7 +206,7 @@ impl Sights {
             nodes.insert(managed.name.to_owned(), sight);
         }
         let slots = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
-        let long_lost = |losses: &Losses| losses.all.iter().all(|loss| loss.since > JUDGED_AFTER + TOGETHER);
+        let long_lost = |losses: &Losses| losses.down && losses.all.iter().all(|loss| loss.since > JUDGED_AFTER + TOGETHER);
         let alive = managed_nodes.iter().filter(|managed| !lost.get(managed.name).is_some_and(long_lost)).count();
         // One that dies alone has no company, however large the budget is.
         let company = Company { lost: &lost, slots: slots.min(alive.saturating_sub(1)).max(1) };
@@ -276,12 +278,12 @@ impl Sights {
             let mut all: Vec<_> = known.all.into_iter().map(|loss| Loss { since: loss.since.saturating_add(passed), ..loss }).collect();
             if !known.down && (is_down || anew.contains(node)) {
                 let in_use = self.boots.get(node).is_some_and(|boot| boot.in_use);
-                let is_witness = in_use && all.is_empty() && !self.nodes.contains_key(node);
+                let is_witness = in_use && all.len() < BY_CHANCE && !self.nodes.contains_key(node);
                 all.push(Loss { since: if is_down { first } else { 0 }, is_witness });
             }
             let last = all.len().saturating_sub(1);
             let all = all.into_iter().enumerate();
-            let all = all.filter(|(index, loss)| loss.since <= JUDGED_AFTER + TOGETHER || is_down && *index == last);
+            let all = all.filter(|(index, loss)| loss.since <= FORGOTTEN_AFTER || is_down && *index == last);
             Losses { all: all.map(|(_, loss)| loss).collect(), down: is_down }
         };
         names.into_iter().map(|node| (node.to_owned(), losses(node))).filter(|(_, losses)| !losses.all.is_empty()).collect()

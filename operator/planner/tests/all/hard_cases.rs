@@ -20,7 +20,7 @@ pub fn rolls_back() -> Value {
 }
 
 /// Nodes that serve with this image, by name.
-fn serving_with(world: &World, image: u8) -> Vec<String> {
+pub fn serving_with(world: &World, image: u8) -> Vec<String> {
     let revision = world.cluster.wish.revision_of(image);
     let runs = |name: &String| world.cluster.pods.iter().any(|pod| pod.node == *name && pod.revision() == revision && pod.ready);
     serving(world).into_iter().filter(runs).collect()
@@ -72,11 +72,16 @@ pub fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
     }
 }
 
-/// Machines with image 2, so many seconds after their pods were ready, are away for a while.
-pub fn kill(world: &mut World, after: i64, away: i64) {
+/// Nodes on which a pod with image 2 has been ready for so many seconds.
+pub fn due(world: &World, after: i64) -> BTreeSet<String> {
     let (now, bad) = (world.cluster.now, world.cluster.wish.revision_of(2));
     let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
-    let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+    world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect()
+}
+
+/// Machines with image 2, so many seconds after their pods were ready, are away for a while.
+fn kill(world: &mut World, after: i64, away: i64) {
+    let killed = due(world, after);
     world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, away)));
 }
 

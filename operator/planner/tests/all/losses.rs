@@ -1,17 +1,23 @@
 //! Machines that are lost, where something beside them tells whether the revision is why: other machines, people, other operators, time.
 
 use crate::{
-    hard_cases::{ROLLED_BACK, are_back, go_down, kill, node_is_ready, pods_of, rolls_back, run, with_updated},
+    hard_cases::{ROLLED_BACK, are_back, due, go_down, node_is_ready, pods_of, rolls_back, run, with_updated},
     proof::{come_back, proving, release},
-    rollout_state::{condition, edit, on},
+    rollout_state::{annotate, condition, edit, on},
     world::{World, operator::Operator},
 };
-use crds::ledger::GrantReason;
+use crds::{ledger::GrantReason, names};
 use serde_json::json;
+use std::collections::BTreeSet;
 
 /// The revision is rolled back within so many seconds.
 fn is_rolled_back(world: &mut World, operator: &mut Operator, seconds: usize) -> bool {
     condition(&run(world, operator, seconds), "RolledBack") == ROLLED_BACK
+}
+
+/// So many nodes that are none of these.
+fn without(world: &World, at: &[String], nodes: usize) -> Vec<String> {
+    world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(nodes).cloned().collect()
 }
 
 /// A rack goes whose nodes have all been updated; one node elsewhere has not.
@@ -48,34 +54,39 @@ fn all_nodes_not_ready_for_a_moment_condemn_nothing_though_one_is_dead_for_days(
     assert!(!is_rolled_back(&mut world, &mut operator, 60), "{:#?}", world.cluster.ledger());
 }
 
-/// What happens to a node without the revision, every two minutes.
+/// What happens to a node without the revision.
 #[derive(Clone, Copy, Debug)]
 enum Beside {
-    /// Its kubelet is silent for 45 s.
-    Flaps,
-    /// A person cordons it, starts its machine anew, and takes the cordon away.
+    /// Its kubelet is silent for 45 s, every so many seconds.
+    Flaps(i64),
+    /// A person cordons it, starts its machine anew, and takes the cordon away, every two minutes.
     Reboots,
 }
 
-/// The revision kills its machine 90 s after readiness; it is back after a minute.
+/// The revision kills its machine 90 s after readiness, `once` or whenever it is ready for so long; it is back after a minute.
 #[test]
 fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_machines() {
-    for beside in [Beside::Flaps, Beside::Reboots] {
+    for (beside, once) in [(Beside::Flaps(120), false), (Beside::Reboots, false), (Beside::Flaps(155), true)] {
         let (mut world, mut operator) = proving(&json!({"autoRollback": true, "partition": 1}), 8, 1);
         let order: Vec<String> = world.cluster.nodes.keys().cloned().collect();
         let other = order.last().unwrap().clone();
+        // It does not get the revision, not even when it is out of service and would come first.
+        annotate(&mut world, &other, names::SKIP_ANNOTATION, "default/edge");
+        let mut killed = BTreeSet::new();
         let outcome = release(&mut world, &mut operator, 1800, |world, _| {
-            let second = world.cluster.now % 120;
-            if !(world.cluster.nodes[&other]["status"]["ready"] == false && matches!(beside, Beside::Flaps)) {
+            let every = if let Beside::Flaps(every) = beside { every } else { 120 };
+            let second = world.cluster.now % every;
+            if !(world.cluster.nodes[&other]["status"]["ready"] == false && matches!(beside, Beside::Flaps(_))) {
                 come_back(world);
             }
-            kill(world, 90, 60);
+            let dies: Vec<_> = due(world, 90).into_iter().filter(|node| killed.insert(node.clone()) || !once).collect();
+            world.change(|cluster| dies.iter().for_each(|node| cluster.machine_dies(node, 60)));
             let cordon = |world: &mut World, cordoned: bool| {
                 world.change(|cluster| cluster.edit_node(&other, |node| node["spec"]["unschedulable"] = cordoned.into()));
             };
             match (beside, second) {
-                (Beside::Flaps, 0) => go_down(world, &[&other]),
-                (Beside::Flaps, 45) => are_back(world, &[&other], false),
+                (Beside::Flaps(_), 0) => go_down(world, &[&other]),
+                (Beside::Flaps(_), 45) => are_back(world, &[&other], false),
                 (Beside::Reboots, 0) => cordon(world, true),
                 (Beside::Reboots, 5) => world.change(|cluster| cluster.machine_dies(&other, 30)),
                 (Beside::Reboots, 60) => cordon(world, false),
@@ -87,11 +98,42 @@ fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_mac
     }
 }
 
+/// A rack loses power twice; one of its nodes is not updated yet.
+#[test]
+fn two_outages_within_minutes_condemn_nothing() {
+    for gap in [60, 80, 100, 140] {
+        let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": 7}), 10, 3, 3);
+        let old = without(&world, &at, 1);
+        let rack = [&*at[0], &*at[1], &*old[0]];
+        for _ in 0..2 {
+            go_down(&mut world, &rack);
+            run(&mut world, &mut operator, 45);
+            are_back(&mut world, &rack, false);
+            assert!(!is_rolled_back(&mut world, &mut operator, gap), "{gap} s apart: {:#?}", world.cluster.ledger());
+        }
+    }
+}
+
+/// Two nodes without the revision were lost together, and serve again.
+#[test]
+fn two_machines_that_die_at_once_condemn_a_revision_though_others_were_lost_minutes_before() {
+    let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": 2}), 4, 3, 2);
+    let old = without(&world, &at, 2);
+    for nodes in [old, at] {
+        let nodes: Vec<_> = nodes.iter().map(String::as_str).collect();
+        go_down(&mut world, &nodes);
+        run(&mut world, &mut operator, 45);
+        are_back(&mut world, &nodes, false);
+        run(&mut world, &mut operator, 200);
+    }
+    assert!(is_rolled_back(&mut world, &mut operator, 1), "{:#?}", world.cluster.ledger());
+}
+
 /// A zone goes down, the operator's own machine with it; the cloud deletes its Nodes.
 #[test]
 fn nodes_that_were_down_when_the_operator_began_condemn_nothing_when_they_are_deleted() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
-    let old: Vec<String> = world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(2).cloned().collect();
+    let old = without(&world, &at, 2);
     let zone: Vec<&str> = at.iter().chain(&old).map(String::as_str).collect();
     go_down(&mut world, &zone);
     operator.crash(&world, 0);
