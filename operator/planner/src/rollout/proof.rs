@@ -16,6 +16,7 @@ use crate::{
     spec::ResolvedSpec,
 };
 use crds::{
+    UnixSeconds,
     ledger::{Grant, GrantReason, Ledger, RolloutState, Suspect},
     token::Phase,
 };
@@ -198,8 +199,7 @@ impl Sights {
             let recorded =
                 || ledger.suspects.get(managed.name).filter(|known| known.node_uid == node.uid && known.revision == deployment.revision());
             let fresh = known.is_none();
-            let mut sight = known.cloned().unwrap_or_else(|| Sight::recorded(managed, recorded()));
-            sight.grow_old(passed);
+            let mut sight = known.map_or_else(|| Sight::recorded(snapshot.now, managed, recorded()), |known| known.older_by(passed));
             sight.look(managed, watched, fresh, common_trouble, clocks);
             sight.counted = !common_trouble && !clocks::stands_still(snapshot, managed);
             sight.since = if sight.suspect { if sight.since == 0 { snapshot.now } else { sight.since } } else { 0 };
@@ -486,16 +486,18 @@ pub enum RevisionFailure {
 }
 
 impl Sight {
-    /// A node that this process has not looked at, as the ledger knows it.
-    fn recorded(managed: &ManagedNode<'_>, known: Option<&Suspect>) -> Self {
+    /// A node that this process has not looked at, as the ledger knows it. Its Deployment says when it was attached: a node does not become
+    /// young by a new operator, nor does a clock that was set back make it older.
+    fn recorded(now: UnixSeconds, managed: &ManagedNode<'_>, known: Option<&Suspect>) -> Self {
         let revision = managed.deployment.map(|deployment| deployment.revision().to_owned()).unwrap_or_default();
         let node_uid = managed.node.map(|node| node.uid.clone()).unwrap_or_default();
-        let Some(known) = known else { return Self { node_uid, revision, ..Self::default() } };
+        let served = managed.token.as_ref().map_or(0, |token| now.saturating_sub(token.since).max(0));
+        let Some(known) = known else { return Self { node_uid, revision, served, ..Self::default() } };
         let last = FALLS.into_iter().find(|word| *word == known.last).unwrap_or_default();
         // What ran anew while nobody watched has broken, for whatever reason.
         let unbroken = if known.runs == written(runs_of(managed.pods.iter())) { known.unbroken.max(0) } else { 0 };
         let (recorded, outages, out, since) = (known.falls, known.outages, known.out.max(0), known.since.max(0));
-        Self { node_uid, revision, suspect: true, since, recorded, outages, unbroken, out, last, ..Self::default() }
+        Self { node_uid, revision, served, suspect: true, since, recorded, outages, unbroken, out, last, ..Self::default() }
     }
 
     fn record(&self) -> Suspect {
@@ -535,10 +537,10 @@ impl Sight {
         self.pods.iter_mut().for_each(|pod| pod.falls = 0);
     }
 
-    /// So many seconds have passed, however many of them count.
-    fn grow_old(&mut self, passed: i64) {
-        self.served = self.served.saturating_add(passed);
-        self.loss = self.loss.map(|(since, times)| (since.saturating_add(passed), times));
+    /// The same when so many seconds have passed, however many of them count.
+    fn older_by(&self, passed: i64) -> Self {
+        let loss = self.loss.map(|(since, times)| (since.saturating_add(passed), times));
+        Self { served: self.served.saturating_add(passed), loss, ..self.clone() }
     }
 
     /// `excused`: what breaks now breaks for a reason that is none of the revision.
@@ -550,7 +552,7 @@ impl Sight {
         self.boot_id = boot_id;
         self.attached = is_attached(managed);
         self.broken = !is_whole(managed);
-        if !(went_on && self.attached) {
+        if !self.attached || !(went_on || fresh) {
             self.served = 0;
         }
         self.runs = runs_of(managed.pods.iter());

@@ -177,3 +177,21 @@ fn nodes_that_go_long_after_their_update_condemn_nothing_however_seldom_the_oper
     }
     assert!(!is_rolled_back(&mut world, &mut operator, 60), "{:#?}", world.cluster.ledger().unwrap().rolled_back);
 }
+
+/// Two canaries served for half an hour, then the operator started anew, and did not see their update.
+#[test]
+fn nodes_that_are_lost_long_after_their_update_condemn_nothing_though_the_operator_has_just_started() {
+    for reboot in [false, true] {
+        let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": "75%"}), 8, 2, 2);
+        run(&mut world, &mut operator, 100);
+        for _ in 0..1800 {
+            world.idle_second(&mut operator);
+        }
+        operator.crash(&world, 0);
+        run(&mut world, &mut operator, 5);
+        for node in &at {
+            world.change(|cluster| if reboot { cluster.machine_dies(node, 20) } else { cluster.leave(node) });
+            assert!(!is_rolled_back(&mut world, &mut operator, 150), "{reboot}: {:#?}", world.cluster.ledger().unwrap().rolled_back);
+        }
+    }
+}
