@@ -18,7 +18,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Nodes that are not idle and why, with the phase that people see.
     pub node_states: BTreeMap<String, NodeProgress>,
-    /// What the present step of the canary waits for, also when no node is held by it because all run the new revision already.
+    /// What the rollout waits for, also when no node is held by it because all run the new revision already: what halts it, or what the
+    /// present step of the canary waits for.
     pub step: Option<Reason>,
     /// When to look again even if nothing changes.
     pub recheck_at: Option<UnixSeconds>,

@@ -28,7 +28,7 @@ use crate::{
         managed_nodes::managed_nodes,
         mark_conflicts::MarkConflicts,
         rebuild::{Rebuild, rebuild},
-        rollout_state,
+        rollout_state::{self, Halt},
         slots::{SlotPool, Wants},
         template_check,
     },
@@ -555,11 +555,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What the present step of the canary waits for.
+    /// What the present step of the canary waits for. A revision that failed halts its rollout also when all nodes have it, and none waits.
     fn step(&self, managed_nodes: &[ManagedNode<'_>]) -> Option<Reason> {
         let targets = self.valid_targets().filter(|_| managed_nodes.iter().any(|managed| managed.chosen))?;
-        let step = rollout_state::step_state(self.snapshot, targets, targets.rollout_state(&self.ledger), managed_nodes)?;
-        Some(self.blockers.halt.as_ref().map_or(step, rollout_state::Halt::reason))
+        let step = rollout_state::step_state(self.snapshot, targets, targets.rollout_state(&self.ledger), managed_nodes);
+        let condemned = |halt: &&Halt| halt.condemns && targets.is_unproven() && self.ledger.rolled_back.is_none();
+        let halt = self.blockers.halt.as_ref().filter(|halt| step.is_some() || condemned(halt));
+        halt.map(Halt::reason).or(step)
     }
 
     /// Status, ledger, finalizer, and when to look again.

@@ -119,7 +119,7 @@ fn two_outages_within_minutes_condemn_nothing() {
 fn two_machines_that_die_at_once_condemn_a_revision_though_others_were_lost_minutes_before() {
     let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": 2}), 4, 3, 2);
     let old = without(&world, &at, 2);
-    for nodes in [old, at] {
+    for nodes in [&old, &at] {
         let nodes: Vec<_> = nodes.iter().map(String::as_str).collect();
         go_down(&mut world, &nodes);
         run(&mut world, &mut operator, 45);
@@ -194,4 +194,23 @@ fn nodes_that_are_lost_long_after_their_update_condemn_nothing_though_the_operat
             assert!(!is_rolled_back(&mut world, &mut operator, 150), "{reboot}: {:#?}", world.cluster.ledger().unwrap().rolled_back);
         }
     }
+}
+
+/// Two machines are deleted and not replaced; all others have the revision already, so that no node waits for anything.
+#[test]
+fn a_revision_that_lost_two_machines_of_a_fleet_that_has_it_everywhere_is_said_to_halt_and_what_to_do() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 4);
+    for node in at.iter().take(2) {
+        world.change(|cluster| cluster.leave(node));
+        run(&mut world, &mut operator, 20);
+    }
+    let plan = run(&mut world, &mut operator, 100);
+    for (kind, is) in [("Progressing", "False"), ("Stalled", "True"), ("Degraded", "True")] {
+        assert_eq!(condition(&plan, kind), Some((is, "MaxFailedNodes")), "{:#?}", plan.status);
+    }
+    let blocked = plan.status.blocked.unwrap();
+    assert!(blocked.message.contains("NodesLost") && blocked.message.contains(names::RETRY_ANNOTATION), "{blocked:?}");
+    world.change(|cluster| cluster.edit_resource(|resource| resource.retry = "1".into()));
+    let plan = run(&mut world, &mut operator, 100);
+    assert_eq!((condition(&plan, "Progressing"), condition(&plan, "Stalled")), (Some(("False", "Complete")), None));
 }
