@@ -265,8 +265,8 @@ impl Sights {
     }
 
     fn lost_lately(&self, passed: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Losses> {
-        // Since when what is down at the first look has been so nobody knows: it is no news.
-        let first = if self.revision.is_empty() { FORGOTTEN_AFTER } else { 0 };
+        // Since when what is down at the first look has been so nobody knows: it is no news, and not dead yet.
+        let first = if self.revision.is_empty() { JUDGED_AFTER + TOGETHER + 1 } else { 0 };
         let down: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_lost()).map(|managed| managed.name).collect();
         let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
         let anew = self.boots.iter().filter(|(node, before)| boot(node) != Some(&before.id));

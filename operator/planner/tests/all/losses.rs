@@ -214,3 +214,16 @@ fn a_revision_that_lost_two_machines_of_a_fleet_that_has_it_everywhere_is_said_t
     let plan = run(&mut world, &mut operator, 100);
     assert_eq!((condition(&plan, "Progressing"), condition(&plan, "Stalled")), (Some(("False", "Complete")), None));
 }
+
+/// One of two machines with the revision dies for good, and then the operator starts anew.
+#[test]
+fn a_machine_that_died_just_before_the_operator_started_still_keeps_the_proof_up() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 2);
+    go_down(&mut world, &[&at[0]]);
+    run(&mut world, &mut operator, 40);
+    operator.crash(&world, 0);
+    run(&mut world, &mut operator, 400);
+    assert_eq!(on(&world, 2), 2, "{:#?}", world.cluster.ledger());
+    run(&mut world, &mut operator, 300);
+    assert!(on(&world, 2) > 2, "for good: {:#?}", world.cluster.ledger());
+}
