@@ -80,8 +80,9 @@ pub(crate) struct Losses {
 pub(crate) struct Loss {
     /// Seconds since the loss.
     pub(crate) since: i64,
-    /// The revision is not why: the node served with another one, nobody had said that it would go, and it had not been lost again and again
-    /// in the ten minutes before.
+    /// The node belonged to the resource and served, and nobody had said that it would go.
+    pub(crate) in_use: bool,
+    /// The revision is not why: the node was in use with another one, and had not been lost again and again in the ten minutes before.
     pub(crate) is_witness: bool,
 }
 

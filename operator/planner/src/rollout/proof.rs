@@ -207,7 +207,8 @@ impl Sights {
         }
         let slots = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
         let long_lost = |losses: &Losses| losses.down && losses.all.iter().all(|loss| loss.since > JUDGED_AFTER + TOGETHER);
-        let alive = managed_nodes.iter().filter(|managed| !lost.get(managed.name).is_some_and(long_lost)).count();
+        let in_use = |managed: &&ManagedNode<'_>| boots.get(managed.name).is_some_and(|boot| boot.in_use);
+        let alive = managed_nodes.iter().filter(in_use).filter(|managed| !lost.get(managed.name).is_some_and(long_lost)).count();
         // One that dies alone has no company, however large the budget is.
         let company = Company { lost: &lost, slots: slots.min(alive.saturating_sub(1)).max(1) };
         for (node, sight) in &mut nodes {
@@ -279,7 +280,7 @@ impl Sights {
             if !known.down && (is_down || anew.contains(node)) {
                 let in_use = self.boots.get(node).is_some_and(|boot| boot.in_use);
                 let is_witness = in_use && all.len() < BY_CHANCE && !self.nodes.contains_key(node);
-                all.push(Loss { since: if is_down { first } else { 0 }, is_witness });
+                all.push(Loss { since: if is_down { first } else { 0 }, in_use, is_witness });
             }
             let last = all.len().saturating_sub(1);
             let all = all.into_iter().enumerate();
@@ -665,7 +666,7 @@ impl Company<'_> {
         let others = || self.lost.iter().filter(|(other, _)| *other != node).map(|(_, losses)| &losses.all);
         let within = |loss: &Loss, most: i64| loss.since.saturating_sub(since).abs() <= most;
         // More at once than the revision could have reached at once.
-        let at_once = others().filter(|losses| losses.iter().any(|loss| within(loss, AT_ONCE))).count() >= self.slots;
+        let at_once = others().filter(|losses| losses.iter().any(|loss| loss.in_use && within(loss, AT_ONCE))).count() >= self.slots;
         !at_once && !others().flatten().any(|loss| loss.is_witness && within(loss, TOGETHER))
     }
 }

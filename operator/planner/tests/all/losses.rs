@@ -61,19 +61,22 @@ enum Beside {
     Flaps(i64),
     /// A person cordons it, starts its machine anew, and takes the cordon away, every two minutes.
     Reboots,
+    /// It is cordoned, and its machine starts anew in the second in which another one is killed.
+    RebootsWithIt,
 }
 
 /// The revision kills its machine 90 s after readiness, `once` or whenever it is ready for so long; it is back after a minute.
 #[test]
 fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_machines() {
-    for (beside, once) in [(Beside::Flaps(120), false), (Beside::Reboots, false), (Beside::Flaps(155), true)] {
+    for (beside, once) in [(Beside::Flaps(120), false), (Beside::Reboots, false), (Beside::Flaps(155), true), (Beside::RebootsWithIt, true)]
+    {
         let (mut world, mut operator) = proving(&json!({"autoRollback": true, "partition": 1}), 8, 1);
         let order: Vec<String> = world.cluster.nodes.keys().cloned().collect();
         let other = order.last().unwrap().clone();
         // It does not get the revision, not even when it is out of service and would come first.
         annotate(&mut world, &other, names::SKIP_ANNOTATION, "default/edge");
         let mut killed = BTreeSet::new();
-        let outcome = release(&mut world, &mut operator, 1800, |world, _| {
+        let outcome = release(&mut world, &mut operator, 1800, |world, passed| {
             let every = if let Beside::Flaps(every) = beside { every } else { 120 };
             let second = world.cluster.now % every;
             if !(world.cluster.nodes[&other]["status"]["ready"] == false && matches!(beside, Beside::Flaps(_))) {
@@ -90,6 +93,8 @@ fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_mac
                 (Beside::Reboots, 0) => cordon(world, true),
                 (Beside::Reboots, 5) => world.change(|cluster| cluster.machine_dies(&other, 30)),
                 (Beside::Reboots, 60) => cordon(world, false),
+                (Beside::RebootsWithIt, _) if passed == 0 => cordon(world, true),
+                (Beside::RebootsWithIt, _) if !dies.is_empty() => world.change(|cluster| cluster.machine_dies(&other, 30)),
                 _ => {}
             }
         });
