@@ -269,6 +269,8 @@ impl Sights {
         // Since when what is down at the first look has been so nobody knows: it is no news, and not dead yet.
         let first = if self.revision.is_empty() { JUDGED_AFTER + TOGETHER + 1 } else { 0 };
         let down: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_lost()).map(|managed| managed.name).collect();
+        // Until their images have changed their Deployments say the former revision.
+        let in_place: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_in_place()).map(|managed| managed.name).collect();
         let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
         let anew = self.boots.iter().filter(|(node, before)| boot(node) != Some(&before.id));
         let anew: BTreeSet<_> = anew.map(|(node, _)| node.as_str()).collect();
@@ -279,7 +281,7 @@ impl Sights {
             let mut all: Vec<_> = known.all.into_iter().map(|loss| Loss { since: loss.since.saturating_add(passed), ..loss }).collect();
             if !known.down && (is_down || anew.contains(node)) {
                 let in_use = self.boots.get(node).is_some_and(|boot| boot.in_use);
-                let is_witness = in_use && all.len() < BY_CHANCE && !self.nodes.contains_key(node);
+                let is_witness = in_use && all.len() < BY_CHANCE && !self.nodes.contains_key(node) && !in_place.contains(node);
                 all.push(Loss { since: if is_down { first } else { 0 }, in_use, is_witness });
             }
             let last = all.len().saturating_sub(1);

@@ -1,12 +1,17 @@
 //! Machines that are lost, where something beside them tells whether the revision is why: other machines, people, other operators, time.
 
 use crate::{
-    hard_cases::{ROLLED_BACK, are_back, due, go_down, node_is_ready, pods_of, rolls_back, run, with_updated},
+    hard_cases::{ROLLED_BACK, are_back, due, go_down, node_is_ready, pods_of, rolls_back, run, serving_with, with_updated},
     proof::{come_back, proving, release},
     rollout_state::{annotate, condition, edit, on},
-    world::{World, operator::Operator},
+    world::{
+        World, audit,
+        cluster::node_of,
+        operator::Operator,
+        wish::{Marks, Wish},
+    },
 };
-use crds::{ledger::GrantReason, names};
+use crds::{ledger::GrantReason, names, token::Phase};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -231,4 +236,29 @@ fn a_machine_that_died_just_before_the_operator_started_still_keeps_the_proof_up
     assert_eq!(on(&world, 2), 2, "{:#?}", world.cluster.ledger());
     run(&mut world, &mut operator, 300);
     assert!(on(&world, 2) > 2, "for good: {:#?}", world.cluster.ledger());
+}
+
+/// The revision kills a machine whose pods have just changed in place, and two that were attached with it before.
+#[test]
+fn a_node_whose_pods_change_in_place_is_no_witness_for_the_revision_that_it_gets() {
+    let rollout = json!({"autoRollback": true, "provenAfterSeconds": 60});
+    let wish = Wish { pod_update: "InPlaceIfPossible", rollout, ..Wish::new(Marks::Deployment, 3) };
+    let mut world = World::new(wish, 8);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    let in_place = |world: &World| {
+        let mut phases = world.cluster.deployments.values().filter_map(|deployment| Some((node_of(deployment), audit::token(deployment)?)));
+        phases.find(|(_, token)| token.phase == Phase::InPlace).map(|(node, _)| node.to_owned())
+    };
+    world.run_until(&mut operator, 100, |world| in_place(world).is_some()).unwrap();
+    let dead = in_place(&world).unwrap();
+    go_down(&mut world, &[&dead]);
+    world.run_until(&mut operator, 60, |world| serving_with(world, 2).len() == 2).unwrap();
+    run(&mut world, &mut operator, 20);
+    for node in serving_with(&world, 2) {
+        go_down(&mut world, &[&node]);
+        run(&mut world, &mut operator, 20);
+    }
+    assert!(is_rolled_back(&mut world, &mut operator, 30), "{:#?}", world.cluster.ledger());
 }
