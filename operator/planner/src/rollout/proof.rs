@@ -551,7 +551,7 @@ impl Sight {
         let boot_id = managed.node.map(|node| node.boot_id.clone()).unwrap_or_default();
         let rebooted = !fresh && self.boot_id != boot_id;
         let went_on = !fresh && self.attached;
-        let was_broken = self.broken;
+        let (was_broken, was_announced) = (self.broken, self.announced);
         self.boot_id = boot_id;
         self.attached = is_attached(managed);
         self.broken = !is_whole(managed);
@@ -561,7 +561,7 @@ impl Sight {
         self.runs = runs_of(managed.pods.iter());
         self.announced = is_announced(managed);
         if managed.is_lost() || rebooted {
-            let news = went_on && self.is_recent(clocks) && !excused && !self.announced;
+            let news = went_on && self.is_recent(clocks) && !excused && !was_announced;
             if news && !self.lost {
                 let (since, times) = self.loss.unwrap_or((0, 0));
                 self.loss = Some((since, times.saturating_add(1)));

@@ -1,7 +1,7 @@
 //! Machines that are lost, where something beside them tells whether the revision is why: other machines, people, other operators, time.
 
 use crate::{
-    hard_cases::{ROLLED_BACK, are_back, due, go_down, node_is_ready, pods_of, rolls_back, run, serving_with, with_updated},
+    hard_cases::{ROLLED_BACK, are_back, boots, due, go_down, node_is_ready, pods_of, rolls_back, run, serving_with, with_updated},
     proof::{come_back, proving, release},
     rollout_state::{annotate, condition, edit, on},
     world::{
@@ -261,4 +261,33 @@ fn a_node_whose_pods_change_in_place_is_no_witness_for_the_revision_that_it_gets
         run(&mut world, &mut operator, 20);
     }
     assert!(is_rolled_back(&mut world, &mut operator, 30), "{:#?}", world.cluster.ledger());
+}
+
+/// A Node is cordoned, its machine starts anew, and the cordon goes in the very second in which the new boot is seen; or a machine starts
+/// anew, and its Node is cordoned in that second.
+#[test]
+fn who_announces_a_loss_does_so_before_it() {
+    for announced in [true, false] {
+        let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
+        let mut rolled_back = false;
+        for node in &at {
+            let cordon = |world: &mut World, cordoned: bool| {
+                world.change(|cluster| {
+                    cluster.edit_node(node, |node| node["spec"]["unschedulable"] = cordoned.into());
+                });
+            };
+            if announced {
+                cordon(&mut world, true);
+                run(&mut world, &mut operator, 2);
+            }
+            world.change(|cluster| {
+                boots(cluster, node);
+                cluster.edit_node(node, |node| node["spec"]["unschedulable"] = (!announced).into());
+            });
+            rolled_back |= is_rolled_back(&mut world, &mut operator, 60);
+            cordon(&mut world, false);
+            rolled_back |= is_rolled_back(&mut world, &mut operator, 70);
+        }
+        assert_eq!(rolled_back, !announced, "{:#?}", world.cluster.ledger());
+    }
 }
