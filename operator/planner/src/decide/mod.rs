@@ -523,8 +523,11 @@ impl<'a> Pass<'a> {
         }
         for managed in managed_nodes.iter().filter(|managed| managed.chosen) {
             let suspect = self.suspicion(managed, settings);
-            if let Some(state) = self.plan.node_states.get_mut(managed.name).filter(|state| !matches!(state.reason, Reason::Suspect { .. }))
-            {
+            let says_so = |reason: &Reason| match reason {
+                Reason::Failed { now, .. } => matches!(**now, Reason::Suspect { .. }),
+                reason => matches!(reason, Reason::Suspect { .. }),
+            };
+            if let Some(state) = self.plan.node_states.get_mut(managed.name).filter(|state| !says_so(&state.reason)) {
                 state.suspect = suspect;
             }
         }

@@ -147,8 +147,9 @@ impl Pass<'_> {
 
     /// The node broke after its update, and has not served long enough since.
     pub(super) fn suspicion(&self, managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> Option<Reason> {
-        let Suspect { falls, outages, last, since, unbroken, .. } = self.plan.sights.suspect(managed.name)?;
-        let seconds = proof::good_after(falls, settings.rollout.proven_after);
+        let suspect = self.plan.sights.suspect(managed.name)?;
+        let seconds = proof::good_after(&suspect, settings);
+        let Suspect { falls, outages, last, since, unbroken, .. } = suspect;
         let left = seconds.saturating_sub(unbroken).max(0);
         // While it does not serve the time would move with every pass.
         let until = self.plan.sights.serves(managed.name).then(|| self.snapshot.now.saturating_add(left));

@@ -59,12 +59,14 @@ fn fell(falls: u32, outages: u32, last: &str) -> String {
         LOST => "its machine died or restarted".to_owned(),
         _ => format!("a pod was not ready for more than {FALLS_AFTER} s"),
     };
-    match falls {
-        0 if outages > 0 => format!("its machine was lost together with others, {outages} times in all"),
+    let outage = format!("its machine was lost together with others, {outages} times in all");
+    let fell = match falls {
+        0 if outages > 0 => return outage,
         0 => "a pod was gone or not ready for a moment after the update".to_owned(),
         1 => format!("it broke once: {what}"),
         _ => format!("it broke {falls} times, the last time {what}"),
-    }
+    };
+    if outages > 0 { format!("{fell}; and {outage}") } else { fell }
 }
 
 #[cfg(test)]
@@ -77,11 +79,18 @@ mod tests {
     #[test]
     fn who_is_suspect_is_said_with_since_when_what_fell_how_often_until_when_and_what_to_do() {
         let good_at = Some(1_000_060);
-        let rows: [Row<'_>; 7] = [
+        let rows: [Row<'_>; 8] = [
             (0, 2, "", good_at, &["lost together with others, 2 times in all", "repair what its machine has in common", "roll back"]),
             (0, 0, "", good_at, &["gone or not ready for a moment", "good at 1970-01-12T13:47:40Z", "if nobody deleted or drained"]),
             (1, 0, "CrashLoop", good_at, &["broke once: a container restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"]),
-            (1, 1, "NodeLost", good_at, &["its machine died", "after 60 s without a break"]),
+            (
+                1,
+                1,
+                "NodeLost",
+                good_at,
+                &["broke once: its machine died", "lost together with others, 1 times", "after 60 s without a break"],
+            ),
+            (1, 3, "CrashLoop", good_at, &["broke once: a container restarted", "and its machine was lost together with others, 3 times"]),
             (
                 2,
                 0,

@@ -75,17 +75,26 @@ struct Periods {
     proven_after: i64,
     forgotten_after: i64,
     node_deadline: i64,
+    max_flaps: u32,
 }
 
 impl Periods {
     fn of(settings: &ResolvedSpec) -> Self {
         let proven_after = settings.rollout.proven_after;
-        Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline: settings.rollout.node_deadline }
+        let (node_deadline, max_flaps) = (settings.rollout.node_deadline, settings.rollout.max_flaps);
+        Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline, max_flaps }
     }
 
     /// Suspects and falls are counted at all.
     fn suspects(self) -> bool {
         self.proven_after > 0
+    }
+
+    /// Seconds for which a node that fell, and was lost with others, so often must serve without a break to count as good. What has failed
+    /// is bad until that is forgotten.
+    fn good_after(self, falls: u32, outages: u32) -> i64 {
+        let failed = self.max_flaps > 0 && falls.max(outages) >= self.max_flaps;
+        if falls > 1 || failed { self.forgotten_after } else { self.proven_after }
     }
 }
 
@@ -94,9 +103,9 @@ pub(crate) fn forgotten_after(proven_after: i64) -> i64 {
     if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) }
 }
 
-/// Seconds for which a node that fell so often must serve without a break to count as good.
-pub(crate) fn good_after(falls: u32, proven_after: i64) -> i64 {
-    if falls > 1 { forgotten_after(proven_after) } else { proven_after }
+/// Seconds for which this node must serve without a break to count as good.
+pub(crate) fn good_after(suspect: &Suspect, settings: &ResolvedSpec) -> i64 {
+    Periods::of(settings).good_after(suspect.falls, suspect.outages)
 }
 
 /// How many of these nodes may be suspect by chance.
@@ -433,8 +442,8 @@ impl Sights {
                 _ if sight.loss.is_some() => (0, JUDGED_AFTER),
                 true => (sight.out, clocks.node_deadline),
                 false if !sight.serves => return None,
-                false if sight.suspect && sight.falls() < 2 => (sight.unbroken, clocks.proven_after),
-                false if sight.suspect || sight.has_history() => (sight.unbroken, clocks.forgotten_after),
+                false if sight.suspect => (sight.unbroken, clocks.good_after(sight.falls(), sight.outages)),
+                false if sight.has_history() => (sight.unbroken, clocks.forgotten_after),
                 false => return None,
             })
         };
@@ -598,7 +607,7 @@ impl Sight {
         if !self.broken && self.unbroken >= clocks.forgotten_after {
             self.forget();
             self.suspect = false;
-        } else if self.falls() < 2 && self.unbroken >= clocks.proven_after {
+        } else if self.unbroken >= clocks.good_after(self.falls(), self.outages) {
             self.suspect = false;
             if self.falls() == 0 && !self.broken {
                 self.out = 0;

@@ -11,7 +11,7 @@ use crate::{
         wish::{Marks, Wish},
     },
 };
-use crds::{ledger::GrantReason, names, token::Phase};
+use crds::{ledger::GrantReason, names, status::NodePhase, token::Phase};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -261,6 +261,43 @@ fn a_node_whose_pods_change_in_place_is_no_witness_for_the_revision_that_it_gets
         run(&mut world, &mut operator, 20);
     }
     assert!(is_rolled_back(&mut world, &mut operator, 30), "{:#?}", world.cluster.ledger());
+}
+
+/// The machine of a node with the revision is lost three times, each time together with another one that has it not.
+#[test]
+fn a_node_that_failed_by_outages_is_named_and_keeps_its_slot_until_that_is_forgotten() {
+    let (mut world, mut operator, at) = with_updated(&json!({"partition": 7}), 10, 3, 3);
+    let old = without(&world, &at, 3);
+    for other in &old {
+        go_down(&mut world, &[&at[0], other]);
+        run(&mut world, &mut operator, 45);
+        are_back(&mut world, &[&at[0], other], false);
+        run(&mut world, &mut operator, 80);
+    }
+    for (seconds, is_named) in [(40, true), (380, true), (150, false)] {
+        let plan = run(&mut world, &mut operator, seconds);
+        let states = plan.status.node_states.iter().filter(|state| state.name == at[0] && state.phase == NodePhase::Failed);
+        let said: Vec<_> = states.map(|state| state.message.matches("lost together with others, 3 times").count()).collect();
+        assert_eq!(said, if is_named { vec![1] } else { vec![] }, "{seconds}: {:#?}", plan.status);
+        assert_eq!(plan.status.nodes.failed, u32::from(is_named));
+        assert_eq!(world.cluster.ledger().unwrap().suspects.get(&at[0]).is_some_and(|suspect| suspect.since > 0), is_named);
+    }
+}
+
+/// One fall fails a node, and its pods serve again at once.
+#[test]
+fn a_node_that_failed_by_its_only_fall_is_named_until_that_is_forgotten() {
+    let (mut world, mut operator, at) = with_updated(&json!({"maxFlaps": 1, "partition": 2}), 4, 1, 1);
+    world.change(|cluster| {
+        let soon = cluster.now + 2;
+        let pod = pods_of(cluster, &at[0]).next().unwrap();
+        pod.crash();
+        pod.ready_at = soon;
+    });
+    let plan = run(&mut world, &mut operator, 200);
+    let states: Vec<_> = plan.status.node_states.iter().filter(|state| state.name == at[0]).collect();
+    assert!(matches!(states[..], [state] if state.reason == "CrashLoop"), "{:#?}", plan.status);
+    assert!(states[0].message.contains("after 600 s without a break"), "{}", states[0].message);
 }
 
 /// A Node is cordoned, its machine starts anew, and the cordon goes in the very second in which the new boot is seen; or a machine starts
