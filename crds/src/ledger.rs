@@ -181,7 +181,7 @@ pub struct Suspect {
     /// Number of falls: restarts and unready times above 10 seconds of the worst pod, evictions by the kubelet, machine losses.
     #[serde(default, skip_serializing_if = "is_none")]
     pub falls: u32,
-    /// Number of times that the machine was lost together with others while all nodes ran the revision.
+    /// Number of times that the machine was lost together with others, so that the revision need not be the cause.
     #[serde(default, skip_serializing_if = "is_none")]
     pub outages: u32,
     /// Machine-readable reason of the last fall.

@@ -126,6 +126,8 @@ pub fn step_state(
 pub struct Halt {
     /// What the revision has done, as a sentence goes on that begins with it.
     pub why: String,
+    /// How many failures the spec allows, in words; nothing where that is not why.
+    pub limit: Option<String>,
     /// Pods of the revision failed, and not only a detacher, which says nothing of the revision.
     pub condemns: bool,
 }
@@ -133,9 +135,13 @@ pub struct Halt {
 impl Halt {
     /// The reason for which nodes wait.
     pub fn reason(&self) -> Reason {
-        Reason::TooManyFailed { why: self.why.clone() }
+        let limit = self.limit.as_ref().map(|limit| format!("; {limit}"));
+        Reason::TooManyFailed { why: format!("{}{}", self.why, limit.unwrap_or_default()) }
     }
 }
+
+/// The most lost machines that are named.
+const NAMED: usize = 3;
 
 /// Whether failures halt the rollout. Those that hold all slots do, too: no other node could be begun.
 pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[ManagedNode<'_>]) -> Option<Halt> {
@@ -151,13 +157,19 @@ pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[Ma
     let most = settings.rollout.max_failed.min(slots);
     let condemns = too_many_lost || counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
     let on = counted.iter().min().map(|(_, node, reason)| format!("failed on {failed} nodes, first on {node} ({reason})"));
-    let why = match (on, too_many_lost) {
-        (Some(on), true) => format!("{on}, and has lost {lost} machines ({LOST_NODES})"),
-        (Some(on), false) => format!("{on}; the rollout halts at {most} (maxFailedNodes, or all slots of the budget)"),
-        (None, true) => format!("has lost {lost} machines ({LOST_NODES})"),
-        (None, false) => return None,
+    let machines = too_many_lost.then(|| {
+        let is_there = |managed: &&ManagedNode<'_>| managed.node.is_some_and(|node| rollout.lost.contains(&node.uid));
+        let there: Vec<_> = managed_nodes.iter().filter(is_there).map(|managed| managed.name).take(NAMED).collect();
+        let names = if there.is_empty() { String::new() } else { format!(", among them {}", there.join(", ")) };
+        format!("has lost {lost} machines ({LOST_NODES}){names}")
+    });
+    let limit = match restarts {
+        _ if too_many_lost => None,
+        true => Some("the step allows fewer restarts (maxRestarts)".to_owned()),
+        false => Some(format!("the rollout halts at {most} (maxFailedNodes, or all slots of the budget)")),
     };
-    (restarts || too_many_lost || failed >= most).then_some(Halt { why, condemns })
+    let why: Vec<_> = on.into_iter().chain(machines).collect();
+    (restarts || too_many_lost || failed >= most).then(|| Halt { why: why.join(", and "), limit, condemns })
 }
 
 /// Failures of Nodes that are not there any more, but for those that a person let pass.

@@ -175,7 +175,9 @@ fn a_step_of_all_nodes_that_halted_is_not_passed_before_somebody_has_looked_at_i
     assert_eq!((current(&plan), steps_done(&world)), (&*world.cluster.wish.revision_of(1), 0));
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-    assert_eq!(plan.status.blocked.as_ref().unwrap().reason, "MaxFailedNodes");
+    let blocked = plan.status.blocked.as_ref().unwrap();
+    assert_eq!(blocked.reason, "MaxFailedNodes");
+    assert!(blocked.message.contains("maxRestarts") && !blocked.message.contains("maxFailedNodes"), "{}", blocked.message);
     let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
     annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
     let plan = seconds(&mut world, &mut operator, 40);

@@ -137,6 +137,8 @@ fn two_machines_that_die_at_once_condemn_a_revision_though_others_were_lost_minu
         run(&mut world, &mut operator, 200);
     }
     assert!(is_rolled_back(&mut world, &mut operator, 1), "{:#?}", world.cluster.ledger());
+    let reason = &world.cluster.ledger().unwrap().rolled_back.as_ref().unwrap().reason;
+    assert!(at.iter().all(|node| reason.contains(node)), "{reason}");
 }
 
 /// A zone goes down, the operator's own machine with it; the cloud deletes its Nodes.

@@ -94,6 +94,8 @@ fn a_revision_that_flaps_reaches_the_nodes_of_the_budget_fails_and_is_rolled_bac
             assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 5), "{what}");
             assert_eq!(condition(&outcome.plan, "Progressing"), Some(("False", "RolledBack")), "{what}");
             assert_eq!(condition(&outcome.plan, "Stalled"), Some(("True", "RolledBack")), "{what}");
+            let reason = &world.cluster.ledger().unwrap().rolled_back.as_ref().unwrap().reason;
+            assert!(reason.starts_with("failed on ") && !reason.contains("halts"), "{reason}");
         }
     }
 }
