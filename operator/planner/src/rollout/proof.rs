@@ -570,7 +570,8 @@ impl Sight {
         self.runs = runs_of(managed.pods.iter());
         self.announced = is_announced(managed);
         if managed.is_lost() || rebooted {
-            let news = went_on && self.is_recent(clocks) && !excused && !was_announced;
+            // Who sees a cordon and a loss at once cannot tell which came first; and a cordon may end with the loss.
+            let news = went_on && self.is_recent(clocks) && !excused && !was_announced && !self.announced;
             if news && !self.lost {
                 let (since, times) = self.loss.unwrap_or((0, 0));
                 self.loss = Some((since, times.saturating_add(1)));
