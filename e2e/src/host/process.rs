@@ -103,6 +103,7 @@ pub async fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl In
     let shown = format!("{:?}", command.as_std());
     let output = command.output().await.with_context(|| format!("running {shown}"))?;
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "{shown} failed ({}): {}{told}", output.status, String::from_utf8_lossy(&output.stderr));
+    let failed = || format!("{}{told}", String::from_utf8_lossy(&output.stderr)).trim().to_owned();
+    ensure!(output.status.success(), "{shown} failed ({}): {}", output.status, failed());
     Ok(told)
 }
