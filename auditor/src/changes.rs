@@ -12,7 +12,7 @@ use crds::{
 use serde_json::Value;
 
 use super::{
-    Audit, Property, WATCH_DELAY,
+    Audit, Property, ROUNDED, WATCH_DELAY,
     cluster_state::{MarkedObjects, has_ended, holders, is_at_work, is_member, is_ready, node_of, replicas, resource, token},
     observation::{ObjectExt, Observation},
     terms::SpecTerms,
@@ -330,7 +330,8 @@ impl Audit<'_> {
 /// The detacher has not answered the mark, or only just.
 fn lacks_answer(change: &PodChange<'_>, node: &Value, since: DateTime<Utc>, terms: &SpecTerms, given_up: bool) -> Option<String> {
     let answer = terms.answer.as_ref()?;
-    if (answer.proceeds || given_up) && change.at - since + WATCH_DELAY >= answer.patience {
+    // How long a detacher may be silent protects nobody, so a second less is no harm.
+    if (answer.proceeds || given_up) && change.at - since + WATCH_DELAY + ROUNDED >= answer.patience {
         return None;
     }
     let written = node.annotation(&answer.key).and_then(|text| DateTime::parse_from_rfc3339(text).ok());

@@ -53,6 +53,9 @@ pub use observation::{Kind, Observation, revision_of};
 /// The watch's own delay: what was first seen this much too late may still have been in time.
 const WATCH_DELAY: TimeDelta = TimeDelta::seconds(1);
 
+/// The operator counts whole seconds: by so much it may be ahead.
+const ROUNDED: TimeDelta = TimeDelta::seconds(1);
+
 /// How old what a write rests on may be when it takes effect: the operator notices within 40 s that a watch hangs, then has to
 /// list, and the write itself may be on its way for as long as requests may take.
 const STALE: TimeDelta = TimeDelta::seconds(120);

@@ -15,7 +15,7 @@ use planner::spec::resolve_with;
 use serde_json::Value;
 
 use super::{
-    Audit, Kind, Property, STALE, WATCH_DELAY,
+    Audit, Kind, Property, ROUNDED, STALE, WATCH_DELAY,
     budget::taken_away,
     changes::earlier,
     cluster_state::{is_member, node_of, resource, revision, token},
@@ -23,8 +23,6 @@ use super::{
     slots::is_selected,
 };
 
-/// The operator counts whole seconds: by so much it may be ahead.
-const ROUNDED: TimeDelta = TimeDelta::seconds(1);
 /// How much further than in a test bed watches may be apart in a cluster that is far away.
 const FAR: TimeDelta = TimeDelta::seconds(10);
 /// With so many suspects in the ledger there may be more, which are not listed.
