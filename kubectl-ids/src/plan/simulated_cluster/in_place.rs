@@ -9,7 +9,7 @@ use planner::{
 };
 use serde_json::{Value, json};
 
-use super::{SimulatedCluster, object, patched, strings};
+use super::{SimulatedCluster, object, patched, pods_on, strings};
 
 impl SimulatedCluster {
     /// The `ReplicaSet` of a Deployment whose pods have the gate takes the place of all of before, as they are not kept.
@@ -21,7 +21,7 @@ impl SimulatedCluster {
         }
         self.made += 1;
         let (name, hash) = (format!("{}-{}", deployment.name, self.made), self.made.to_string());
-        for pod in self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut) {
+        for pod in pods_on(&mut self.snapshot.pods, node) {
             pod.gated = Some(Box::new(gated(&hash, &pod.name, &template)));
         }
         let set = ReplicaSetFacts {
@@ -51,7 +51,7 @@ impl SimulatedCluster {
             return;
         }
         self.made += 1;
-        for gated in self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut).filter_map(|pod| pod.gated.as_deref_mut()) {
+        for gated in pods_on(&mut self.snapshot.pods, node).filter_map(|pod| pod.gated.as_deref_mut()) {
             gated.observed_generation = gated.generation;
             let Some(record) = &gated.record else { continue };
             for container in &mut gated.containers {
@@ -78,7 +78,7 @@ impl SimulatedCluster {
     /// Containers whose image changes begin anew, and are ready after the usual time.
     pub(super) fn patch_pod(&mut self, node: &str, name: &str, patch: &Value) -> bool {
         let (now, run) = (self.snapshot.now, self.made + 1);
-        let Some(pod) = self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut).find(|pod| pod.name == name) else {
+        let Some(pod) = pods_on(&mut self.snapshot.pods, node).find(|pod| pod.name == name) else {
             return false;
         };
         let Some(gated) = pod.gated.as_deref_mut() else { return false };
@@ -118,7 +118,7 @@ impl SimulatedCluster {
 
     pub(super) fn patch_pod_status(&mut self, node: &str, name: &str, patch: &Value) -> bool {
         let open = Some(patch["status"]["conditions"][0]["status"] == "True");
-        let pod = self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut).find(|pod| pod.name == name);
+        let pod = pods_on(&mut self.snapshot.pods, node).find(|pod| pod.name == name);
         let Some(pod) = pod.filter(|pod| pod.gated.as_ref().is_some_and(|gated| gated.gate != open)) else { return false };
         if let Some(gated) = &mut pod.gated {
             gated.gate = open;

@@ -243,7 +243,7 @@ impl SimulatedCluster {
         let Some(deployment) = self.snapshot.deployments.get_mut(node) else { return };
         let (wanted, ready_at) = (deployment.replicas(), ready_at.unwrap_or(i64::MAX));
         let (ready, available) = (up && now >= ready_at, up && now >= ready_at.saturating_add(self.min_ready_seconds));
-        for pod in self.snapshot.pods.get_mut(node).into_iter().flatten().map(Arc::make_mut) {
+        for pod in pods_on(&mut self.snapshot.pods, node) {
             pod.ready = ready;
             for container in pod.gated.iter_mut().flat_map(|gated| &mut gated.containers) {
                 (container.running, container.ready) = (ready, ready);
@@ -326,6 +326,11 @@ fn rounds(deployment: &DeploymentFacts) -> i64 {
     };
     let at_once = (count("maxUnavailable") + count("maxSurge")).max(1);
     (wanted + at_once - 1) / at_once
+}
+
+/// The pods on a node, to be changed.
+fn pods_on<'p>(pods: &'p mut BTreeMap<String, Vec<Arc<PodFacts>>>, node: &str) -> impl Iterator<Item = &'p mut PodFacts> + use<'p> {
+    pods.get_mut(node).into_iter().flatten().map(Arc::make_mut)
 }
 
 /// What of a Deployment's spec its pods depend on.
