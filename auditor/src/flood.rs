@@ -10,7 +10,7 @@ use crds::names;
 use serde_json::Value;
 
 use super::{
-    Audit, Property,
+    Audit, Property, STALE,
     cluster_state::{has_ended, is_member, node_of, replicas},
     observation::{ObjectExt, Observation},
     slots::Recent,
@@ -76,7 +76,7 @@ impl Audit<'_> {
         let wanted = deployment.map_or(0, |deployment| usize::try_from(replicas(deployment)).unwrap_or(usize::MAX));
         let taken = deployment.is_some_and(|deployment| self.is_taken_away(deployment, before, observation));
         let place = self.flood.places.entry((of.clone(), name.clone())).or_default();
-        place.replicas.see(wanted, observation.at);
+        place.replicas.see(wanted, observation.at, STALE);
         if taken {
             place.taken.push_back(observation.at);
         }

@@ -60,6 +60,10 @@ const ROUNDED: TimeDelta = TimeDelta::seconds(1);
 /// list, and the write itself may be on its way for as long as requests may take.
 const STALE: TimeDelta = TimeDelta::seconds(120);
 
+/// The same where no watch hangs and nobody stops the operator: it sees a change within a second, and ten times that on a machine
+/// with more to do than it can.
+const PROMPT: TimeDelta = TimeDelta::seconds(10);
+
 /// Annotation of a Node on which a scenario is changing Deployments, tokens or pods itself: [`TOUCHED`] from before that until
 /// all is in order again, then [`UNTOUCHED`]. What that hand can have caused is not judged meanwhile: changes of objects that no
 /// step of the operator's protocol makes, tokens and entries that are written again, pods that are unready. What is: marks, graces,
@@ -162,6 +166,9 @@ pub struct Expectations {
     /// The cluster is in use, and far away. A watch may lag there by more than a second, so that times which the operator wrote
     /// count; and nobody's hand on a Node is excused.
     pub from_afar: bool,
+    /// Watches of the operator hang, or somebody stops it: whether there was a slot for a node is judged by what it must have
+    /// seen in two minutes, and not in ten seconds.
+    pub watches_hang: bool,
     /// Properties that this scenario cannot keep, with the reason next to where it says so.
     pub except: BTreeSet<Property>,
 }
@@ -170,6 +177,17 @@ impl Expectations {
     /// So many nodes of each resource.
     pub fn budget(budget: usize) -> Self {
         Self { budget, ..Self::default() }
+    }
+
+    /// With watches that hang.
+    #[must_use]
+    pub fn watches_hang(self) -> Self {
+        Self { watches_hang: true, ..self }
+    }
+
+    /// How old what the operator acts on may be.
+    fn lag(&self) -> TimeDelta {
+        if self.from_afar || self.watches_hang { STALE } else { PROMPT }
     }
 
     /// Without this property.

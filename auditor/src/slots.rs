@@ -1,22 +1,22 @@
 //! P1 and P2 where a node is begun: whether its domain, and the nodes that must stay available, left a slot for it.
 //!
 //! As with P8, a grant is judged by the spec and the ledger that its write went over. Nodes and pods the operator may have seen
-//! as they were [`STALE`] ago: what has changed since then counts in its favour.
+//! as they were some time ago ([`super::Expectations::lag`]): what has changed since then counts in its favour.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use crds::{names, token::Phase};
 use serde_json::{Map, Value};
 
 use super::{
-    Audit, Kind, Property, STALE, Share,
+    Audit, Kind, Property, Share,
     budget::still_allowed,
     cluster_state::{Place, has_ended, is_complete, is_detached, is_ready, node_of, replicas, resource, token},
     observation::{ObjectExt, Observation},
 };
 
-/// A number, and what it was within the last [`STALE`].
+/// A number, and what it was of late.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     now: usize,
@@ -26,12 +26,12 @@ pub(super) struct Recent {
 
 impl Recent {
     /// Takes the present number in.
-    pub(super) fn see(&mut self, number: usize, at: DateTime<Utc>) {
+    pub(super) fn see(&mut self, number: usize, at: DateTime<Utc>, lag: TimeDelta) {
         if number != self.now {
             self.former.insert(self.now, at);
             self.now = number;
         }
-        self.former.retain(|_, last| at - *last < STALE);
+        self.former.retain(|_, last| at - *last < lag);
     }
 
     /// The greatest that the operator may still have seen.
@@ -193,7 +193,7 @@ impl Audit<'_> {
             Share::Percent(percent) => ((chosen + leaving) * percent).div_ceil(100),
         };
         let held: BTreeSet<&str> = write.places().map(|(node, _)| node.as_str()).collect();
-        let may_serve = |health: &Health| health.serves || health.ceased.is_some_and(|ceased| write.at - ceased < STALE);
+        let may_serve = |health: &Health| health.serves || health.ceased.is_some_and(|ceased| write.at - ceased < self.expected.lag());
         let here = self.slots.nodes.iter().filter(|((of, _), health)| of == write.of && may_serve(health));
         let serving =
             here.filter(|((_, node), _)| !held.contains(node.as_str()) && !self.is_surely(Availability::Down, write, node)).count();
@@ -253,7 +253,7 @@ impl Audit<'_> {
     fn has_been(&self, state: Availability, (of, node): (&str, &str), at: DateTime<Utc>) -> bool {
         let Some(health) = self.slots.nodes.get(&(of.to_owned(), node.to_owned())) else { return false };
         let since = if state == Availability::Up { health.shaken } else { Some(health.since) };
-        health.state == state && since.is_none_or(|since| at - since >= STALE)
+        health.state == state && since.is_none_or(|since| at - since >= self.expected.lag())
     }
 
     /// P2 whatever the ledger says: nodes that are held out of service in each domain, by the resource's own words.
@@ -300,7 +300,7 @@ impl Audit<'_> {
         for (domain, size) in domains {
             let key = (of.to_owned(), label.to_owned(), domain.clone());
             let recent = self.slots.sizes.entry(key.clone()).or_default();
-            recent.see(size, at);
+            recent.see(size, at, self.expected.lag());
             let Some(now) = budget.map(|budget| budget.of(recent.greatest())) else {
                 self.slots.allowed.remove(&key);
                 continue;

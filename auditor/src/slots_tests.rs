@@ -99,11 +99,15 @@ fn nodes_that_have_been_down_for_long_use_up_the_budget_of_one_that_serves_where
         resource["spec"]["nodeSelector"] = json!({ "topology.kubernetes.io/zone": zone });
         resource
     };
-    let begun = |zone: &str, down: &[&str]| {
+    let story = |zone: &str, down: &[&str], second: i64| {
         let story = three_nodes(told(zone, &[]));
         let story = down.iter().fold(story, |story, name| story.see(3, Kind::Pod, pod(name, "a", false)));
-        judged(&story.see(130, Kind::IngressDaemonSet, told(zone, &["n2"])))
+        story.see(second, Kind::IngressDaemonSet, told(zone, &["n2"]))
     };
+    let begun = |zone: &str, down: &[&str]| judged(&story(zone, down, 14));
     assert_eq!((begun("a", &["n1"]), begun("b", &["n1"])), (vec![Property::Budget], vec![]));
     assert_eq!(begun("a", &["n1", "n2"]), [], "it is down itself");
+    assert_eq!(judged(&story("a", &["n1"], 12)), [], "the operator may not have seen it");
+    let after = |second| story("a", &["n1"], second).violations(&Expectations::budget(3).watches_hang());
+    assert_eq!((after(122), after(124)), (vec![], vec![Property::Budget]), "a watch may have hung");
 }

@@ -36,7 +36,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 pub const API_SERVER_STOPPED: Scenario = Scenario {
     name: "a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds",
     options: four_nodes,
-    expected: || Expectations::budget(1),
+    expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(api_server_stopped(bed)),
 };
 
@@ -75,7 +75,7 @@ fn ready(node: &Value) -> Option<&str> {
 pub const ETCD: Scenario = Scenario {
     name: "a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted",
     options: four_nodes,
-    expected: || Expectations::budget(1),
+    expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(etcd(bed)),
 };
 

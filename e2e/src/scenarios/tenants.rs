@@ -50,7 +50,7 @@ pub const ROLES: Scenario = Scenario {
 pub const HOSTILE: Scenario = Scenario {
     name: "a_tenant_with_thousands_of_objects_writes_nothing_to_nodes_and_a_rollout_of_another_ends_beside_them",
     options: || Options { takes_rights_away: true, ..product::four_nodes() },
-    expected: || Expectations::budget(1),
+    expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(hostile(bed)),
 };
 
