@@ -115,6 +115,7 @@ struct ObjectRef {
     resource: String,
     subresource: String,
     name: String,
+    namespace: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -132,7 +133,7 @@ pub struct Requests {
     pub used: BTreeSet<Use>,
     /// Requests answered 403: who, what, and why.
     pub forbidden: BTreeMap<Request, String>,
-    /// Who was allowed which verb on which resource.
+    /// Who was allowed which verb on which resource of which namespace.
     allowed: BTreeSet<(String, String, String)>,
 }
 
@@ -180,7 +181,10 @@ impl Requests {
         let role = role(&entry.user.username);
         let answer = entry.response_status.as_ref();
         let request = (entry.user.username.clone(), entry.verb.clone(), entry.uri.clone());
-        let resource = entry.object_ref.as_ref().map(|object| format!("{}/{}/{}", object.api_group, object.resource, object.subresource));
+        let resource = entry.object_ref.as_ref().map(|object| {
+            let ObjectRef { api_group, resource, subresource, namespace, .. } = object;
+            format!("{namespace}/{api_group}/{resource}/{subresource}")
+        });
         let right = (entry.user.username.clone(), entry.verb.clone(), resource.unwrap_or_default());
         if let Some(answer) = answer.filter(|answer| answer.code == 403) {
             // An API server that begins anew says no until it has read the roles: a right that was there is not missing.
@@ -380,6 +384,8 @@ mod tests {
         requests.forbidden.clear();
         requests.note(&entry(operator::USER, "get", &json!({ "resource": "configmaps", "name": "c" }), 403));
         assert!(requests.forbidden.is_empty(), "it was allowed before: the API server has begun anew");
+        requests.note(&entry(operator::USER, "get", &json!({ "resource": "configmaps", "name": "c", "namespace": "other" }), 403));
+        assert_eq!(requests.forbidden.len(), 1, "in another namespace");
     }
 
     #[test]
