@@ -282,6 +282,8 @@ async fn drift(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
     bed.kubectl(&["scale", "deployment/edge-n2", "--replicas=1"]).await?;
     bed.kubectl(&["delete", "deployment/edge-n3", "--wait=false"]).await?;
+    // What is judged from here on is the repair.
+    product::hands_off(bed, &by_hand).await?;
     product::status_says(bed, "the operator has noticed", product::SAID, |status| status.nodes.available < 4).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let shown = "jsonpath={range .items[*]}{.spec.replicas}{.spec.template.spec.containers[0].env[0].value} {end}";
@@ -291,7 +293,6 @@ async fn drift(bed: &mut Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    product::hands_off(bed, &by_hand).await?;
     // Pods of three nodes end by hand.
     traffic.loses_at_most(3 * UNANNOUNCED, bed).await
 }

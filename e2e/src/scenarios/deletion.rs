@@ -114,6 +114,8 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
         Ok(())
     })
     .await?;
+    let report = bed.recorder.judge(&Expectations::budget(1)).await?;
+    ensure!(report.violations.is_empty(), "while the operator was there: {:?}", report.violations);
     bed.kubectl(&["delete", "namespace", operator::NAMESPACE]).await?;
     let there = eventually_cleaned(bed, &["--dry-run"], "IngressDaemonSet default/edge is there").await?;
     ensure!(!there.contains("member-") && !there.contains("detach-holders"), "what is of use would go: {there}");
