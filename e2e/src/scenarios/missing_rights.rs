@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::Expectations,
+    auditor::{Expectations, Kind},
     bed::{Bed, Options, operator},
     cluster::{
         operator_process::{self, OperatorProcess},
@@ -20,6 +20,8 @@ use crate::{
 
 /// Until an operator that was started has tried what needs a right: seconds, alone.
 const TRIED: Duration = Duration::from_mins(1);
+/// How long a rollout is watched that must not end. With its rights it takes a second or two.
+const WAITING: Duration = Duration::from_secs(5);
 
 /// What comes of a change of the template while a right is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +85,7 @@ const ELSEWHERE: [&str; 3] = [
 pub const TO_READ: Scenario = Scenario {
     name: "without_a_right_to_read_what_serves_goes_on_and_the_operator_says_what_is_missing",
     options: || Options { takes_rights_away: true, ..Options::with_nodes(2).with_infra() },
-    expected: || Expectations::budget(1),
+    expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(without_each(bed, &READ)),
 };
 
@@ -91,7 +93,7 @@ pub const TO_READ: Scenario = Scenario {
 pub const TO_WRITE: Scenario = Scenario {
     name: "without_a_right_to_write_what_needs_it_not_is_done_and_the_operator_says_what_is_missing",
     options: || Options { takes_rights_away: true, ..Options::with_nodes(2).with_infra() },
-    expected: || Expectations::budget(1),
+    expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(without_each(bed, &WRITTEN)),
 };
 
@@ -139,7 +141,17 @@ async fn without(bed: &Bed, number: usize, right: &str, rollout: Rollout, rules:
     if rollout == Ends {
         product::is_complete(bed, 2, product::ROLLED_OUT).await?;
     } else {
-        ensure!(product::is_complete(bed, 2, Duration::from_secs(5)).await.is_err(), "the rollout ended without the right");
+        product::stays(
+            bed,
+            (Kind::IngressDaemonSet, &product::api(bed)),
+            "the rollout does not end without the right",
+            WAITING,
+            |resource| {
+                ensure!(!product::has_ended(resource, 2), "it ended");
+                Ok(())
+            },
+        )
+        .await?;
     }
     if right == PODS_STATUS {
         eventually(TRIED, "the gate says that somebody must act", async || {

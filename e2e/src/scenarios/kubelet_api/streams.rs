@@ -98,13 +98,15 @@ pub async fn attach(session: &mut Session<'_>) -> Result<()> {
 
 pub async fn run(session: &mut Session<'_>) -> Result<()> {
     let words = ["run", "shell", "--rm", "-it", "--restart=Never", "--image=busybox:1.36", "--grace-period=1", "--command", "--"];
-    let words: Vec<&str> = words.into_iter().chain(["/bin/sh", "-c", "read x; stty size; echo got $x; exit 4"]).collect();
+    let words: Vec<&str> = words
+        .into_iter()
+        .chain(["/bin/sh", "-c", r#"until stty size | grep -x "40 100"; do sleep 0.1; done; read x; echo got $x; exit 4"#])
+        .collect();
     let mut terminal = session.terminal(&words)?;
     terminal.expect("If you don't see a command prompt").await?;
-    // The size goes a way of its own, beside what is typed, and nobody tells when it has arrived.
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    terminal.line("yes").await?;
+    // The size goes a way of its own, beside what is typed.
     terminal.expect("40 100").await?;
+    terminal.line("yes").await?;
     terminal.expect("got yes").await?;
     let (status, rest) = terminal.end().await?;
     let rest = rest.lines().map(str::trim).filter(|line| line.contains("shell")).collect::<Vec<_>>().join("\n");
