@@ -165,9 +165,7 @@ impl Bed {
     /// product is left, takes away all that the scenario made, and its nodes.
     pub async fn clear(&mut self) -> Result<()> {
         let started = Instant::now();
-        // A scenario may have stopped it, or changed its arguments.
-        self.apply_product().await.context("making the operator what it was")?;
-        leftovers::delete_resources(&self.client).await?;
+        self.delete_resources().await?;
         // Their agents are still there to end pods; the operator's nodes stay.
         leftovers::delete_all_but(&self.client, &self.first).await?;
         let names: Vec<_> = self.nodes.keys().filter(|name| !INFRA_NODES.contains(&name.as_str())).cloned().collect();
@@ -182,6 +180,13 @@ impl Bed {
             started.elapsed().as_secs_f32()
         ));
         Ok(())
+    }
+
+    /// Deletes the product's resources as a user would, and fails when anything of the product is left.
+    pub async fn delete_resources(&self) -> Result<()> {
+        // A scenario may have stopped it, or changed its arguments.
+        self.apply_product().await.context("making the operator what it was")?;
+        leftovers::delete_resources(&self.client).await
     }
 
     /// Makes a beginning of the next scenario in a bed that is shared: load balancer, recorder and nodes are new.

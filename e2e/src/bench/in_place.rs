@@ -84,7 +84,7 @@ async fn roll(bed: &Bed, proxy: &FaultProxy, image: &str) -> Result<Cost> {
     product::change(bed, json!({ "template": template })).await?;
     product::is_complete(bed, NODES.len(), PATIENCE).await?;
     let seconds = started.elapsed().as_secs_f64();
-    let out = outages.stop().await.longest.as_secs_f64();
+    let out = outages.stop().await?.longest.as_secs_f64();
     let history = bed.recorder.history().await?;
     let counted = history.iter().skip(before).filter(|seen| !matches!(seen.kind, Kind::Node | Kind::ClusterRoleBinding)).count();
     let nodes = f64::from(u8::try_from(NODES.len()).unwrap_or(u8::MAX));

@@ -65,7 +65,7 @@ async fn rollouts(bed: &mut Bed) -> Result<Vec<Figure>> {
     }
     let outcome = traffic.figures().await?;
     let seconds = started.elapsed().as_secs_f64();
-    let worst = outages.stop().await;
+    let worst = outages.stop().await?;
     let verdict = bed.recorder.judge(&Expectations::budget(1)).await?;
     for violation in &verdict.violations {
         println!("auditor: {violation}");

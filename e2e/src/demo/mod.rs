@@ -17,11 +17,14 @@ use crate::{
     cluster::{joining, product},
     host::{images, network},
     load::{Traffic, outage::Outages},
+    scenario::dump,
 };
 
 use commentary::Commentary;
 use table::{Column, load, print_table, thousands};
 
+/// Its name among scenarios, and that of its dump.
+pub const NAME: &str = "demo";
 /// Requests that the product's part is to serve without a failure.
 const REQUESTS: u64 = 1_000_000;
 /// Nodes that may be out at once.
@@ -44,13 +47,21 @@ pub struct Ports {
 /// Runs the demo inside the namespaces; with `keep`, leaves everything running for people outside.
 pub async fn run(keep: Option<Ports>) -> Result<()> {
     let mut bed = Bed::start(Options::with_nodes(NODES).with_infra()).await.context("starting the bed")?;
-    if let Some(ports) = keep {
-        open_front(&bed, ports)?;
+    let outcome = show(&mut bed, keep).await;
+    if outcome.is_err() {
+        dump::tell(&bed, NAME).await;
     }
-    let ours = product_part(&mut bed).await?;
-    product_is_gone(&mut bed).await?;
-    let violations = judge(&bed).await?;
-    let plain = control::run(&bed, &node_names()).await?;
+    outcome
+}
+
+async fn show(bed: &mut Bed, keep: Option<Ports>) -> Result<()> {
+    if let Some(ports) = keep {
+        open_front(bed, ports)?;
+    }
+    let ours = product_part(bed).await?;
+    product_is_gone(bed).await?;
+    let violations = judge(bed).await?;
+    let plain = control::run(bed, &node_names()).await?;
     bed.say("that was all; the two side by side:\n");
     print_table(&[&ours, &plain]);
     for violation in &violations {
@@ -59,8 +70,14 @@ pub async fn run(keep: Option<Ports>) -> Result<()> {
     ensure!(violations.is_empty(), "the auditor found {} violations", violations.len());
     ensure!(ours.worst.most <= usize::try_from(BUDGET)?, "{} nodes were out of service at once", ours.worst.most);
     ensure!(ours.outcome.failed() == 0, "{} requests failed", ours.outcome.failed());
+    let requests = ours.outcome.clients.requests;
+    ensure!(
+        requests >= REQUESTS,
+        "{} rollouts made {requests} requests, not {REQUESTS}: the machine has too much else to do",
+        ours.rollouts
+    );
     if let Some(ports) = keep {
-        stay(&bed, ports).await?;
+        stay(bed, ports).await?;
     }
     Ok(())
 }
@@ -93,7 +110,7 @@ async fn product_part(bed: &mut Bed) -> Result<Column> {
     }
     joining::a_node_joins(bed, &names).await?;
     let outcome = traffic.figures().await?;
-    let worst = outages.stop().await;
+    let worst = outages.stop().await?;
     drop(commentary);
     bed.say(&format!("{} requests, {} failed", thousands(outcome.clients.requests), outcome.failed()));
     let within = worst.most <= usize::try_from(BUDGET)?;

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, Result, ensure};
 use chrono::{DateTime, Utc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,8 @@ use crate::{
 
 /// How often `HAProxy` is asked; it checks nodes every 200 ms itself.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// Longest time without an answer of `HAProxy`: as long as a client waits. What was out for longer may have been missed.
+const UNSEEN: Duration = Duration::from_secs(2);
 
 /// The worst that was seen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +29,7 @@ pub(crate) struct Worst {
 
 /// Looks through the eyes of the load balancer until it is stopped.
 pub(crate) struct Outages {
-    task: JoinHandle<Worst>,
+    task: JoinHandle<Result<Worst>>,
     stop: CancellationToken,
 }
 
@@ -36,9 +39,10 @@ impl Outages {
         Self { task: tokio::spawn(watch(haproxy.clone(), stop.clone())), stop }
     }
 
-    pub(crate) async fn stop(self) -> Worst {
+    /// Stops looking. Fails if it could not look all the time.
+    pub(crate) async fn stop(self) -> Result<Worst> {
         self.stop.cancel();
-        self.task.await.unwrap_or_default()
+        self.task.await.context("looking which nodes are out")?
     }
 }
 
@@ -74,12 +78,18 @@ pub(crate) fn by_pods(history: &[Observation], app: &str, since: DateTime<Utc>) 
     worst
 }
 
-async fn watch(haproxy: HaProxy, stop: CancellationToken) -> Worst {
+async fn watch(haproxy: HaProxy, stop: CancellationToken) -> Result<Worst> {
     let mut worst = Worst::default();
+    let mut seen = Instant::now();
     let mut out: BTreeMap<String, Instant> = BTreeMap::new();
     while !stop.is_cancelled() {
-        if let Ok(counters) = haproxy.counters().await {
-            let now = Instant::now();
+        let answer = haproxy.counters().await;
+        let now = Instant::now();
+        if let Err(error) = &answer {
+            ensure!(now - seen <= UNSEEN, "HAProxy could not be asked for {:?} which nodes are out: {error:#}", now - seen);
+        }
+        if let Ok(counters) = answer {
+            seen = now;
             for (name, server) in counters.servers {
                 if server.takes_traffic() {
                     out.remove(&name);
@@ -95,5 +105,5 @@ async fn watch(haproxy: HaProxy, stop: CancellationToken) -> Worst {
             () = tokio::time::sleep(INTERVAL) => {}
         }
     }
-    worst
+    Ok(worst)
 }

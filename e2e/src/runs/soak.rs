@@ -69,14 +69,16 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
         write(&path, &state)?;
     }
     let took = Duration::from_secs_f32(state.verdicts.iter().map(|verdict| verdict.seconds).sum::<f32>()).max(started.elapsed());
-    let mut code = conclude(&state.verdicts, took);
     if only.is_none() {
         // All scenarios together show which rights are used.
-        if let Err(error) = rights::check(&scenarios::names()) {
-            println!("FAILED: rights: {error:#}");
-            code = ExitCode::FAILURE;
+        let failure = rights::check(&scenarios::names()).err().map(|error| format!("{error:#}"));
+        if let Some(failure) = &failure {
+            println!("FAILED  rights: {failure}\n        alone   target/debug/bed rights");
         }
+        let (name, part) = ("rights".to_owned(), "all".to_owned());
+        state.verdicts.push(Verdict { name, part, seconds: 0.0, failure, environment: Vec::new() });
     }
+    let code = conclude(&state.verdicts, took);
     // It has come to its end: the next one begins anew.
     fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     Ok(code)

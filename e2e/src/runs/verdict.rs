@@ -12,13 +12,11 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+pub(super) use crate::demo::NAME as DEMO;
 use crate::{
     host::images,
-    scenario::{FAILED, PASSED, dump},
+    scenario::{FAILED, PASSED, chance, dump},
 };
-
-/// The demo's name among scenarios.
-pub(super) const DEMO: &str = "demo";
 
 /// What became of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,9 +130,11 @@ fn told(verdict: &Verdict, log: &str) -> String {
     let dump = dump::directory_of(if environment.is_empty() { name } else { log });
     let (program, dump, log) = (shown(&program), shown(&dump), shown(&log_of(log)));
     let alone = if name == DEMO { DEMO.to_owned() } else { format!("scenario {name}") };
+    // A failure is repeated with what it drew.
+    let seed = chance::in_message(why).map(|seed| format!("{seed} ")).unwrap_or_default();
     let with = environment.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect::<Vec<_>>().concat();
     format!(
-        "FAILED  {seconds:6.1} s  {part}: {name}\n        why     {why}\n        alone   {with}{program} {alone}\n        \
+        "FAILED  {seconds:6.1} s  {part}: {name}\n        why     {why}\n        alone   {seed}{with}{program} {alone}\n        \
          dump    {dump}\n        log     {log}\n"
     )
 }
@@ -218,6 +218,8 @@ mod tests {
         verdict.environment = vec![("ONE".to_owned(), "1".to_owned()), ("FLAGS".to_owned(), "--a=b --c".to_owned())];
         let with = told(&verdict, "1.34.4-a_name");
         assert!(with.contains("  alone   ONE=1 FLAGS='--a=b --c' "), "{with}");
+        let drawn = read_verdict("FAILED after 4.0 s: a_name: why (drawn by BED_SEED=7)", "api").unwrap();
+        assert!(told(&drawn, "log").contains("  alone   BED_SEED=7 "), "{}", told(&drawn, "log"));
         assert!(with.contains(" scenario a_name\n") && with.contains("bed/dumps/1.34.4-a_name\n"), "{with}");
     }
 }

@@ -40,8 +40,16 @@ pub fn directory_of(name: &str) -> PathBuf {
     images::repository().join("target/bed/dumps").join(name)
 }
 
+/// Writes the dump, and prints where it is.
+pub async fn tell(bed: &Bed, scenario: &str) {
+    match write(bed, scenario).await {
+        Ok(path) => println!("objects, history and logs are in {}", path.display()),
+        Err(error) => println!("writing the dump failed as well: {error:#}"),
+    }
+}
+
 /// Writes everything to `target/bed/dumps/<scenario>`, or below the name in [`NAME`], and returns that path. What cannot be read is left out.
-pub async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
+async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
     let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
     if directory.exists() {
         fs::remove_dir_all(&directory).with_context(|| format!("removing the dump of an earlier run, {}", directory.display()))?;

@@ -61,10 +61,14 @@ pub fn prepare(name: &str, make: impl FnOnce(&str) -> Result<()>) -> Result<()> 
 
 /// Runs a scenario in this process, which must be inside the namespaces.
 pub async fn run(scenario: &Scenario) -> Result<()> {
+    run_as(scenario, Sharing::Alone).await
+}
+
+async fn run_as(scenario: &Scenario, sharing: Sharing) -> Result<()> {
     let started = Instant::now();
     let outcome = async {
         let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
-        run_in(&mut bed, scenario, Sharing::Alone).await
+        run_in(&mut bed, scenario, sharing).await
     };
     tell(scenario.name, started, outcome.await)
 }
@@ -74,7 +78,7 @@ pub async fn run(scenario: &Scenario) -> Result<()> {
 pub async fn run_group(group: &Group, first: usize) -> Result<()> {
     if let [scenario] = group.scenarios {
         // It may see the cluster without the product.
-        return run(scenario).await;
+        return run_as(scenario, Sharing::Only).await;
     }
     let mut shared = None;
     for scenario in group.scenarios.iter().skip(first) {
@@ -99,11 +103,11 @@ pub async fn run_group(group: &Group, first: usize) -> Result<()> {
 
 /// Prints the verdict, on a line that begins with [`PASSED`] or [`FAILED`].
 fn tell(name: &str, started: Instant, outcome: Result<()>) -> Result<()> {
-    let seconds = started.elapsed().as_secs_f32();
+    let (seconds, seed) = (started.elapsed().as_secs_f32(), chance::told());
     match &outcome {
         Ok(()) => println!("{PASSED}{seconds:.1} s: {name}"),
         // One line, whatever the last error printed.
-        Err(error) => println!("{FAILED}{seconds:.1} s: {name}: {}", format!("{error:#}").replace('\n', " | ")),
+        Err(error) => println!("{FAILED}{seconds:.1} s: {name}: {}{seed}", format!("{error:#}").replace('\n', " | ")),
     }
     outcome
 }
@@ -111,7 +115,10 @@ fn tell(name: &str, started: Instant, outcome: Result<()>) -> Result<()> {
 /// Whether the bed is used again after the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
+    /// It is not, and it may be of no use any more.
     Alone,
+    /// It is not: the scenario is the only one of its group. What it leaves of the product is looked for.
+    Only,
     Group,
 }
 
@@ -142,7 +149,7 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
             // Of a scenario that had the bed to itself, and came to its end, it is known what it used. One that is for virtual kubelets shows
             // on machines what the operator uses, and not what virtual kubelets do.
             let on_its_own_nodes = bed.has_kubelets() == (scenario.options)().kubelets;
-            if sharing == Sharing::Alone && on_its_own_nodes && outcome.is_ok() {
+            if sharing != Sharing::Group && on_its_own_nodes && outcome.is_ok() {
                 outcome = requests.note_down(scenario.name);
             }
             if !(scenario.options)().takes_rights_away {
@@ -166,14 +173,15 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
         // A scenario that failed may have left no API to read.
         Err(error) => outcome = outcome.and(Err(error)),
     }
-    if sharing == Sharing::Group && outcome.is_ok() {
-        outcome = bed.clear().await.context("clearing the bed for the next scenario");
+    if outcome.is_ok() {
+        outcome = match sharing {
+            Sharing::Alone => Ok(()),
+            Sharing::Only => bed.delete_resources().await.context("deleting the resources of the only scenario"),
+            Sharing::Group => bed.clear().await.context("clearing the bed for the next scenario"),
+        };
     }
     if outcome.is_err() {
-        match dump::write(bed, scenario.name).await {
-            Ok(path) => println!("objects, history and logs are in {}", path.display()),
-            Err(error) => println!("writing the dump failed as well: {error:#}"),
-        }
+        dump::tell(bed, scenario.name).await;
     }
     outcome
 }
