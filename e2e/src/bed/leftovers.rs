@@ -18,6 +18,8 @@ use crate::{bed::operator, eventually::eventually};
 
 /// How long the controllers of Kubernetes, and the operator, may take to let go of what was deleted.
 const GONE: Duration = Duration::from_mins(2);
+/// Between two looks at what is left: each is up to sixty lists.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 /// Lists under way at once.
 const LISTS: usize = 8;
 /// Kinds that Kubernetes' own controllers, nodes and elections write all the time: by group and kind.
@@ -137,6 +139,9 @@ async fn until_none(client: &Client, what: &str, counts: impl Fn(&Found) -> bool
         let looked = looked_at.len();
         looked_at = all.iter().filter(|kind| left.is_empty() || is_left(kind)).cloned().collect();
         let left: Vec<_> = left.iter().map(|found| found.entry.to_string()).collect();
+        if !left.is_empty() {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
         ensure!(left.is_empty() && looked == all.len(), "left are {}", left.join(", "));
         Ok(())
     })

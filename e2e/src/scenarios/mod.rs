@@ -235,6 +235,7 @@ pub fn names() -> Vec<&'static str> {
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
 /// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
+    Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_THROUGH_A_ROLLOUT] },
     Group {
         name: "api",
         scenarios: &[
@@ -263,7 +264,6 @@ pub const GROUPS: &[Group] = &[
     },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
-    Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_THROUGH_A_ROLLOUT] },
     // How many pods are refused depends on how soon the operator is heard: no full load runs beside this group.
     Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS, operations::COMMANDS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
