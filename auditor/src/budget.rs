@@ -1,4 +1,4 @@
-//! P1 and P2: how many nodes are out of service by the operator. Whether there was room for each as it was begun: [`super::room`].
+//! P1 and P2: how many nodes are out of service by the operator. Whether there was room for each as it was begun: [`super::slots`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,24 +36,27 @@ pub(super) struct BudgetMemory {
     domains: BTreeMap<(String, String), usize>,
 }
 
+/// Resources with these places, and the one that was observed.
+pub(super) fn resources_at(places: &BTreeSet<Place>, observation: &Observation) -> BTreeSet<String> {
+    let mut resources: BTreeSet<String> = places.iter().map(|(of, _)| of.clone()).collect();
+    if observation.kind == Kind::IngressDaemonSet {
+        resources.insert(names::uid8(observation.object.uid()).to_owned());
+    }
+    resources
+}
+
 impl Audit<'_> {
+    /// Nodes of a resource that the operator holds out of service.
+    pub(super) fn held_out(&self, of: &str) -> BTreeSet<String> {
+        self.standing(of, |node| node.held)
+    }
+
     /// Counts after every change, at the places that it may have changed.
-    pub(super) fn judge_budget(&mut self, places: &BTreeSet<Place>, observation: &Observation) {
-        self.note_standing(places);
-        let mut resources: BTreeSet<String> = places.iter().map(|(of, _)| of.clone()).collect();
-        if observation.kind == Kind::IngressDaemonSet {
-            resources.insert(names::uid8(observation.object.uid()).to_owned());
-        }
+    pub(super) fn judge_budget(&mut self, resources: &BTreeSet<String>, at: DateTime<Utc>) {
         for name in resources {
-            // A resource that is deleted takes its nodes out, all at once: nobody wants them to serve any more.
-            let goes = self.deleted_resources.contains_key(&name) || self.cluster.is_being_deleted(&name);
-            let held = if goes { BTreeSet::new() } else { self.standing(&name, |node| node.held) };
-            if matches!(observation.kind, Kind::IngressDaemonSet | Kind::Deployment | Kind::Node) {
-                self.judge_told_domains(&name, &held, observation.at);
-            }
-            let out = if goes { held } else { self.standing(&name, |_| true) };
-            let told = self.told_budget(&name, out.len());
-            let domains = self.domains(&name, &out);
+            let out = self.standing(name, |_| true);
+            let told = self.told_budget(name, out.len());
+            let domains = self.domains(name, &out);
             let known = self.budget.out.entry(name.clone()).or_default();
             if out.len() == known.len() && out.iter().all(|node| known.contains_key(node)) {
                 continue;
@@ -62,12 +65,12 @@ impl Audit<'_> {
             known.retain(|node, since| {
                 let stays = out.contains(node);
                 if !stays {
-                    longest = longest.max((observation.at - *since).to_std().unwrap_or_default());
+                    longest = longest.max((at - *since).to_std().unwrap_or_default());
                 }
                 stays
             });
             for node in &out {
-                known.entry(node.clone()).or_insert(observation.at);
+                known.entry(node.clone()).or_insert(at);
             }
             self.verdict.longest_out = longest;
             self.verdict.most_out = self.verdict.most_out.max(out.len());
@@ -76,7 +79,7 @@ impl Audit<'_> {
                 let what = format!("{} nodes of {name} are out of service, the budget is {budget}: {out:?}", out.len());
                 self.report(Property::Budget, what);
             }
-            self.judge_domains(&name, domains);
+            self.judge_domains(name, domains);
         }
     }
 
@@ -197,8 +200,12 @@ impl Audit<'_> {
         }
     }
 
-    /// Nodes of a resource that do not serve, and of which this holds.
+    /// Nodes of a resource that do not serve, and of which this holds. None of one that is deleted: it takes its nodes out all at once, and
+    /// nobody wants them to serve any more.
     fn standing(&self, of: &str, holds: impl Fn(&ServiceState) -> bool) -> BTreeSet<String> {
+        if self.deleted_resources.contains_key(of) || self.cluster.is_being_deleted(of) {
+            return BTreeSet::new();
+        }
         let nodes = self.budget.standing.get(of).into_iter().flatten();
         nodes.filter(|(_, standing)| holds(standing)).map(|(node, _)| node.clone()).collect()
     }

@@ -44,6 +44,7 @@ use std::{
     time::Duration,
 };
 
+use budget::resources_at;
 use chrono::{DateTime, TimeDelta, Utc};
 use cluster_state::ClusterState;
 pub use health::Answer;
@@ -320,7 +321,10 @@ impl<'a> Audit<'a> {
                 self.remember_claim(observation);
                 self.remember_token(&observation.object);
             }
-            Kind::Node if !observation.deleted => self.remember_entries(observation),
+            Kind::Node if !observation.deleted => {
+                self.remember_entries(&observation.object);
+                self.remember_holders(observation);
+            }
             Kind::Pod => {
                 self.remember_pod(&observation.object);
                 self.count_pod(before.as_ref(), observation);
@@ -404,7 +408,15 @@ impl<'a> Audit<'a> {
         if observation.kind == Kind::IngressDaemonSet && observation.deleted {
             self.judge_remains(&observation.object);
         }
-        self.judge_budget(&places, observation);
+        self.note_standing(&places);
+        let resources = resources_at(&places, observation);
+        if matches!(observation.kind, Kind::IngressDaemonSet | Kind::Deployment | Kind::Node) {
+            for resource in &resources {
+                let held = self.held_out(resource);
+                self.judge_told_domains(resource, &held, observation.at);
+            }
+        }
+        self.judge_budget(&resources, observation.at);
     }
 
     /// Ends it.

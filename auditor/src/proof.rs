@@ -35,7 +35,7 @@ const ANY: &str = "*";
 /// How the revision of each resource's spec has fared.
 #[derive(Debug, Default)]
 pub(super) struct ProofMemory {
-    trials: BTreeMap<String, Trial>,
+    rollouts: BTreeMap<String, SeenRollout>,
     /// What was before this is not known.
     known_since: Option<DateTime<Utc>>,
     /// Something was missed, and nothing seen since.
@@ -44,8 +44,9 @@ pub(super) struct ProofMemory {
     latest: DateTime<Utc>,
 }
 
+/// What was seen of the rollout of one resource.
 #[derive(Debug, Default)]
-struct Trial {
+struct SeenRollout {
     /// Revision of the spec.
     newest: String,
     /// Since when, where that was seen.
@@ -156,9 +157,9 @@ impl Audit<'_> {
 
     /// The time from the last node that was attached with the revision, or from when anybody could know it, by the clock of the audit.
     fn is_too_early(&self, of: &str, revision: &str, seconds: i64, at: DateTime<Utc>) -> Option<String> {
-        let trial = self.proof.trials.get(of)?;
-        let attached = trial.attached.as_ref().filter(|(attached, _)| attached == revision).map(|(_, at)| *at);
-        let since = trial.since.filter(|_| trial.newest == revision).max(attached)?;
+        let rollout = self.proof.rollouts.get(of)?;
+        let attached = rollout.attached.as_ref().filter(|(attached, _)| attached == revision).map(|(_, at)| *at);
+        let since = rollout.since.filter(|_| rollout.newest == revision).max(attached)?;
         let served = at - since;
         let what = || format!("{revision} counts as proved after {:.1} s, it must serve for {seconds} s", served.as_seconds_f32());
         (served + self.slack() < TimeDelta::seconds(seconds)).then(what)
@@ -170,7 +171,7 @@ impl Audit<'_> {
 
     /// Nodes that serve with another revision, and have for so long that the operator must know.
     fn behind<'a>(&'a self, of: &'a str, current: &'a str, at: DateTime<Utc>) -> impl Iterator<Item = &'a str> {
-        let says = self.proof.trials.get(of).into_iter().flat_map(|trial| &trial.says);
+        let says = self.proof.rollouts.get(of).into_iter().flat_map(|rollout| &rollout.says);
         let others = says.filter(move |(_, (says, since))| says != current && at - *since >= STALE);
         others.map(|(node, _)| node.as_str()).filter(move |node| self.has_stayed(of, node, at) && self.is_surely_up(of, node, at))
     }
@@ -185,18 +186,18 @@ impl Audit<'_> {
         if is_proved(after, &revision) || overflows {
             return None;
         }
-        let trial = self.proof.trials.get(of)?;
-        let goes_on = trial.course.is_some() && trial.course == course(after) && course(before) == trial.course;
+        let rollout = self.proof.rollouts.get(of)?;
+        let goes_on = rollout.course.is_some() && rollout.course == course(after) && course(before) == rollout.course;
         let (none, old) = (BTreeMap::new(), &ledger(before)["grants"]);
-        let given = if goes_on { &trial.given } else { &none };
+        let given = if goes_on { &rollout.given } else { &none };
         let told = ledger(before)["course"]["reached"].as_object().filter(|_| goes_on);
-        let runs = trial.says.iter().filter(|(_, (says, since))| *says == revision && at - *since >= STALE);
+        let runs = rollout.says.iter().filter(|(_, (says, since))| *says == revision && at - *since >= STALE);
         let mut holders: BTreeSet<String> = given.keys().chain(runs.map(|(node, _)| node)).cloned().collect();
         let same = |(node, uid): &(&String, &Value)| self.cluster.node(node).is_some_and(|live| **uid == live.uid());
         holders.extend(told.into_iter().flatten().filter(same).map(|(node, _)| node.clone()));
         let has_place = |node: &String| {
             let suspect = suspects.iter().flatten().any(|suspects| suspects.contains_key(node));
-            suspect || holders.contains(node) || trial.says.get(node).is_some_and(|(says, _)| *says == revision)
+            suspect || holders.contains(node) || rollout.says.get(node).is_some_and(|(says, _)| *says == revision)
         };
         // One that is out by its drain is not out anyway: what it had was no place for a revision.
         let drained = |node: &String| old[node]["kind"] == "Drain";
@@ -204,7 +205,7 @@ impl Audit<'_> {
         let begun = updates(after, Some(&revision)).map(|(node, _)| node).filter(|node| !has_place(node));
         let begun: Vec<_> = begun.filter(|node| drained(node) || up(node)).collect();
         let keep: Vec<_> = holders.iter().filter(|node| self.has_stayed(of, node, at)).collect();
-        let lost = if goes_on { trial.lost.len() } else { 0 };
+        let lost = if goes_on { rollout.lost.len() } else { 0 };
         let budget = self.budget_of(of, before, after)?;
         let too_many = !begun.is_empty() && keep.len() + begun.len() + lost > budget + lost.min(1);
         let gone = if lost == 0 { String::new() } else { format!(" and {lost} that vanished") };
@@ -219,11 +220,11 @@ impl Audit<'_> {
         if !is_new || before.is_some_and(|before| revision(before) == gets) || self.is_touched(node) || !self.knows(at) {
             return;
         }
-        let Some(trial) = self.proof.trials.get(of).filter(|trial| trial.newest == gets) else { return };
+        let Some(rollout) = self.proof.rollouts.get(of).filter(|rollout| rollout.newest == gets) else { return };
         let (Some(owner), Some(live)) = (self.cluster.resource(of), self.cluster.node(node)) else { return };
         let served = live.label(&names::member_label(of)) == Some("serving");
-        let back = trial.former.as_ref().is_some_and(|(former, template)| former == current(owner) && fits(owner, template));
-        if served || !back || !ledger(owner)["grants"][node].is_null() || trial.might_join(gets, at) {
+        let back = rollout.former.as_ref().is_some_and(|(former, template)| former == current(owner) && fits(owner, template));
+        if served || !back || !ledger(owner)["grants"][node].is_null() || rollout.might_join(gets, at) {
             return;
         }
         let what = format!("node {node} joins with {gets} of {}, which is not proved: all nodes ran {}", owner.name(), current(owner));
@@ -237,7 +238,7 @@ impl Audit<'_> {
 
     /// The node is there, and nobody has been about to take it away: it gives no place back.
     fn has_stayed(&self, of: &str, node: &str, at: DateTime<Utc>) -> bool {
-        let away = self.proof.trials.get(of).and_then(|trial| trial.away.get(node));
+        let away = self.proof.rollouts.get(of).and_then(|rollout| rollout.away.get(node));
         self.knows(at) && self.stays(of, node) && away.is_none_or(|away| at - *away >= STALE)
     }
 
@@ -259,10 +260,10 @@ impl Audit<'_> {
     /// Something was missed: places may have been given back.
     pub(super) fn forget_proof(&mut self) {
         self.proof.blind = true;
-        for (of, trial) in &mut self.proof.trials {
-            trial.given.clear();
-            trial.lost.clear();
-            trial.says.retain(|node, _| self.cluster.members_at(&(of.clone(), node.clone())).next().is_some());
+        for (of, rollout) in &mut self.proof.rollouts {
+            rollout.given.clear();
+            rollout.lost.clear();
+            rollout.says.retain(|node, _| self.cluster.members_at(&(of.clone(), node.clone())).next().is_some());
         }
     }
 
@@ -274,7 +275,7 @@ impl Audit<'_> {
     /// A clock that goes back does not say how long anything took.
     fn note_clock(&mut self, at: DateTime<Utc>) {
         if at + self.slack() < self.proof.latest {
-            self.proof.trials.values_mut().for_each(|trial| (trial.since, trial.attached) = (None, None));
+            self.proof.rollouts.values_mut().for_each(|rollout| (rollout.since, rollout.attached) = (None, None));
             self.proof.latest = at;
         }
         self.proof.latest = self.proof.latest.max(at);
@@ -288,11 +289,11 @@ impl Audit<'_> {
         }
         self.note_clock(at);
         match observation.kind {
-            Kind::IngressDaemonSet if observation.deleted => drop(self.proof.trials.remove(names::uid8(object.uid()))),
+            Kind::IngressDaemonSet if observation.deleted => drop(self.proof.rollouts.remove(names::uid8(object.uid()))),
             Kind::IngressDaemonSet => self.note_trial(before, observation),
             Kind::Deployment if is_member(object) => self.note_revision(before, observation),
             Kind::Node => {
-                for of in self.proof.trials.keys().cloned().collect::<Vec<_>>() {
+                for of in self.proof.rollouts.keys().cloned().collect::<Vec<_>>() {
                     self.note_departure(&of, object.name(), at, observation.deleted);
                 }
             }
@@ -306,15 +307,15 @@ impl Audit<'_> {
         let closes = phase(object) == Some(Phase::Closed) && before.is_some_and(|before| phase(before) != Some(Phase::Closed));
         let seen = closes && !observation.deleted && self.is_seen(at);
         let updated = token(object).filter(|token| seen && self.cluster.kind_of(object, token.id) == Some(ledger::GrantReason::Update));
-        let trial = self.proof.trials.entry(resource(object).to_owned()).or_default();
+        let rollout = self.proof.rollouts.entry(resource(object).to_owned()).or_default();
         if let Some(token) = updated {
             let since = if self.expected.from_afar { earlier(token.since, at) } else { at };
-            trial.attached = Some((revision(object).to_owned(), since));
+            rollout.attached = Some((revision(object).to_owned(), since));
         }
         if observation.deleted || phase(object) == Some(Phase::New) {
-            trial.says.remove(node_of(object));
-        } else if trial.says.get(node_of(object)).is_none_or(|(says, _)| says != revision(object)) {
-            trial.says.insert(node_of(object).to_owned(), (revision(object).to_owned(), at));
+            rollout.says.remove(node_of(object));
+        } else if rollout.says.get(node_of(object)).is_none_or(|(says, _)| says != revision(object)) {
+            rollout.says.insert(node_of(object).to_owned(), (revision(object).to_owned(), at));
         }
     }
 
@@ -324,11 +325,11 @@ impl Audit<'_> {
             return;
         }
         let reached = self.cluster.resource(of).map(|owner| ledger(owner)["course"]["reached"][node].clone());
-        let Some(trial) = self.proof.trials.get_mut(of) else { return };
-        trial.away.retain(|_, away| at - *away < STALE);
-        trial.away.insert(node.to_owned(), at);
-        if let Some(uid) = trial.given.remove(node).filter(|uid| vanished && reached.is_some_and(|reached| reached == **uid)) {
-            trial.lost.insert(uid);
+        let Some(rollout) = self.proof.rollouts.get_mut(of) else { return };
+        rollout.away.retain(|_, away| at - *away < STALE);
+        rollout.away.insert(node.to_owned(), at);
+        if let Some(uid) = rollout.given.remove(node).filter(|uid| vanished && reached.is_some_and(|reached| reached == **uid)) {
+            rollout.lost.insert(uid);
         }
     }
 
@@ -342,26 +343,26 @@ impl Audit<'_> {
         let judged = proving.filter(|(revision, _)| is_valid(owner) && is_about(revision));
         let seen = self.is_seen(at);
         let retried = before.is_some_and(|before| before.annotation(names::RETRY_ANNOTATION) != owner.annotation(names::RETRY_ANNOTATION));
-        let trial = self.proof.trials.entry(of.to_owned()).or_default();
-        trial.joined.retain(|_, last| at - *last < STALE);
-        let former = std::mem::replace(&mut trial.joins, joins);
-        trial.joined.extend(former.into_iter().map(|revision| (revision, at)));
+        let rollout = self.proof.rollouts.entry(of.to_owned()).or_default();
+        rollout.joined.retain(|_, last| at - *last < STALE);
+        let former = std::mem::replace(&mut rollout.joins, joins);
+        rollout.joined.extend(former.into_iter().map(|revision| (revision, at)));
         if newest == current(owner) {
-            trial.former = Some((newest.clone(), Arc::new(owner["spec"]["template"].clone())));
+            rollout.former = Some((newest.clone(), Arc::new(owner["spec"]["template"].clone())));
         }
-        if trial.newest != newest {
+        if rollout.newest != newest {
             // One that was there before the audit, or was pinned to before, may have served for as long as anybody likes.
             let known = before.is_some_and(|before| ledger(before)["course"]["revision"] == *newest);
-            trial.since = (seen && !known).then_some(at);
-            trial.newest = newest;
+            rollout.since = (seen && !known).then_some(at);
+            rollout.newest = newest;
         }
         let course = judged.as_ref().and_then(|_| course(owner));
-        if trial.course != course || retried {
-            trial.lost.clear();
+        if rollout.course != course || retried {
+            rollout.lost.clear();
         }
-        if trial.course != course {
-            trial.course = course;
-            trial.given.clear();
+        if rollout.course != course {
+            rollout.course = course;
+            rollout.given.clear();
         }
         if before.is_none_or(|before| before["spec"] != owner["spec"]) {
             for node in self.cluster.members_of(of).map(|member| node_of(member).to_owned()).collect::<Vec<_>>() {
@@ -371,10 +372,12 @@ impl Audit<'_> {
         let Some((revision, _)) = judged else { return };
         let live = |node: &String, grant: &Value| self.cluster.node(node).is_some_and(|live| grant["nodeUID"] == live.uid());
         let begun: Vec<_> = updates(owner, Some(&revision)).filter(|(node, grant)| live(node, grant) && self.stays(of, node)).collect();
-        let Some(trial) = self.proof.trials.get_mut(of) else { return };
-        trial.given.extend(begun.into_iter().map(|(node, grant)| (node.clone(), grant["nodeUID"].as_str().unwrap_or_default().to_owned())));
+        let Some(rollout) = self.proof.rollouts.get_mut(of) else { return };
+        rollout
+            .given
+            .extend(begun.into_iter().map(|(node, grant)| (node.clone(), grant["nodeUID"].as_str().unwrap_or_default().to_owned())));
         let grants = &ledger(owner)["grants"];
-        trial.given.retain(|node, _| grants[node]["kind"] != "Remove" && grants[node]["kind"] != "Drain");
+        rollout.given.retain(|node, _| grants[node]["kind"] != "Remove" && grants[node]["kind"] != "Drain");
     }
 }
 
@@ -391,7 +394,7 @@ fn fits(owner: &Value, template: &Arc<Value>) -> bool {
     serde_json::from_value::<IngressDaemonSetSpec>(owner["spec"].clone()).is_ok_and(|spec| resolve_with(&spec, template).is_ok())
 }
 
-impl Trial {
+impl SeenRollout {
     /// A machine that joined with this revision did as the operator may have seen it.
     fn might_join(&self, revision: &str, at: DateTime<Utc>) -> bool {
         let might = |revision: &str| self.joins.contains(revision) || self.joined.get(revision).is_some_and(|last| at - *last < STALE);

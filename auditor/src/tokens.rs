@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     Audit, Property,
     cluster_state::{holders, is_complete, is_member, node_of, resource, token},
-    observation::{ObjectExt, Observation},
+    observation::ObjectExt,
 };
 
 /// What each Deployment, place and Node has carried.
@@ -88,12 +88,10 @@ impl Audit<'_> {
     }
 
     /// The same of a Node's entries.
-    pub(super) fn remember_entries(&mut self, observation: &Observation) {
-        let node = &observation.object;
+    pub(super) fn remember_entries(&mut self, node: &Value) {
         for (resource, entry) in holders(node) {
             self.tokens.entries.insert((node.uid().to_owned(), resource), (entry.id, entry.phase));
         }
-        self.remember_holders(observation);
     }
 
     /// Judges the entries of a Node after a change.
