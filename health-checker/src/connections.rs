@@ -1,11 +1,12 @@
 //! Who is connected, and who has to go: a slow, stuck or idle client must not keep others from being answered.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     net::IpAddr,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
@@ -192,7 +193,7 @@ impl Table {
     }
 
     fn locked<T>(&self, act: impl FnOnce(&mut HashMap<u64, Arc<Connection>>) -> T) -> T {
-        act(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.open.lock())
     }
 }
 

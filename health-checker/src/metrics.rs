@@ -2,15 +2,13 @@
 
 use crate::{answer::Answer, connections::Table};
 use hyper::StatusCode;
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 type Labels = [(&'static str, &'static str); 1];
 type Seconds = Gauge<f64, AtomicU64>;
@@ -94,7 +92,7 @@ impl Metrics {
 
     /// The text of a scrape.
     pub fn scrape(&self, answer: &Answer, health_port: &Table) -> String {
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = self.registry.lock();
         self.serving.set(i64::from(answer.verdict.serving()));
         self.reason.clear();
         self.reason.get_or_create(&[("reason", answer.verdict.reason.as_str())]).set(1);

@@ -2,12 +2,9 @@
 
 use hyper::StatusCode;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Serialize;
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashMap, net::IpAddr};
 
 /// Clients remembered; the one that has been silent longest is forgotten first.
 pub const MOST: usize = 64;
@@ -79,7 +76,7 @@ impl Probers {
     }
 
     fn note(&self, to: IpAddr, code: u16, now: Timestamp) {
-        let mut probers = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut probers = self.by_address.lock();
         if let Some(prober) = probers.get_mut(&to) {
             prober.note(code, now);
             return;
@@ -93,7 +90,7 @@ impl Probers {
 
     /// All of them, those heard of last first.
     pub fn snapshot(&self) -> Vec<Prober> {
-        let mut probers: Vec<_> = self.by_address.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let mut probers: Vec<_> = self.by_address.lock().values().cloned().collect();
         probers.sort_by(|one, other| other.last_at.cmp(&one.last_at).then(one.address.cmp(&other.address)));
         for prober in &mut probers {
             let seconds = prober.last_at.duration_since(prober.first_at).as_secs_f64();

@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use chrono::Utc;
 use futures::{StreamExt as _, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{
     sync::broadcast::{self, error::RecvError},
@@ -51,7 +52,7 @@ impl Listener {
         tasks.spawn(async move {
             loop {
                 match live.recv().await {
-                    Ok(observation) => known.lock().unwrap_or_else(PoisonError::into_inner).see(&observation),
+                    Ok(observation) => known.lock().see(&observation),
                     // A node or port that was missed is missing here, nothing else.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
@@ -64,10 +65,10 @@ impl Listener {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                let doors = doors.lock().unwrap_or_else(PoisonError::into_inner).all();
+                let doors = doors.lock().all();
                 let mut round: FuturesUnordered<_> = doors.into_iter().map(|(address, port)| ask(address, port)).collect();
                 while let Some(answer) = round.next().await {
-                    answers.lock().unwrap_or_else(PoisonError::into_inner).extend(answer);
+                    answers.lock().extend(answer);
                 }
             }
         });
@@ -76,7 +77,7 @@ impl Listener {
 
     /// What was answered so far, in order, without the first so many answers.
     pub fn answers_from(&self, first: usize) -> Vec<Answer> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).get(first..).unwrap_or_default().to_vec()
+        self.heard.lock().get(first..).unwrap_or_default().to_vec()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::pending,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use kube::{
     Client,
     api::{DynamicObject, ListParams},
 };
+use parking_lot::Mutex;
 use tokio::{sync::broadcast, task::JoinSet, time::timeout};
 
 pub use crate::auditor::watch::api;
@@ -103,7 +104,7 @@ impl Recorder {
     pub fn first_violation(&self, expected: Expectations) -> impl Future<Output = Violation> + use<> {
         let (mut live, heard) = (self.live(), self.listener.clone());
         // What comes in from now on may be in both.
-        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = self.shared.history.lock();
         let before: Vec<_> = history.observations.values().cloned().collect();
         drop(history);
         async move {
@@ -147,12 +148,12 @@ impl Recorder {
             eventually(SETTLE, &what, async || self.settled(kind).await).await?;
         }
         self.complete()?;
-        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = self.shared.history.lock();
         Ok(history.observations.values().map(|observation| Observation::clone(observation)).collect())
     }
 
     fn complete(&self) -> Result<()> {
-        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = self.shared.history.lock();
         ensure!(history.gaps.is_empty(), "the recorder missed changes: {}", history.gaps.join("; "));
         Ok(())
     }
@@ -168,7 +169,7 @@ impl Recorder {
             .iter()
             .filter_map(|object| Some((object.metadata.uid.clone()?, revision_of(object.metadata.resource_version.as_deref()))))
             .collect();
-        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = self.shared.history.lock();
         for (uid, revision) in &listed {
             let seen = history.latest.get(&(kind, uid.clone())).map_or(0, |(seen, _)| *seen);
             ensure!(seen >= *revision, "{} {uid} was seen at {seen}, it is at {revision}", kind.as_str());
@@ -186,7 +187,7 @@ impl Sink for Shared {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let observation = Arc::new(Observation::of(kind, deleted, object));
         {
-            let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut history = self.history.lock();
             let latest = history.latest.entry((kind, uid)).or_default();
             if latest.0 >= observation.revision {
                 return;
@@ -200,7 +201,7 @@ impl Sink for Shared {
 
     /// The end of an object that a new list does not show was missed.
     fn began_anew(&self, kind: Kind, listed: &BTreeSet<String>) {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.history.lock();
         if history.latest.iter().any(|((other, uid), (_, gone))| *other == kind && !gone && !listed.contains(uid)) {
             history.gaps.push(format!("the watch of {} had to begin anew", kind.as_str()));
         }

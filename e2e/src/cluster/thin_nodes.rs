@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::watcher,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// Requests under way at once.
@@ -59,7 +60,7 @@ impl ThinNodes {
 
     /// How many pods were ever made, by node.
     pub fn pods_made(&self) -> BTreeMap<String, usize> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.lock();
         seen.iter().map(|(node, pods)| (node.clone(), pods.len())).collect()
     }
 }
@@ -90,7 +91,7 @@ async fn run(client: Client, rejecting: BTreeSet<String>, seen: Seen) {
     });
     let answers = changes.map(|pod| {
         if let (Some(node), Some(uid)) = (pod.spec.as_ref().and_then(|spec| spec.node_name.clone()), pod.uid()) {
-            seen.lock().unwrap_or_else(PoisonError::into_inner).entry(node).or_default().insert(uid);
+            seen.lock().entry(node).or_default().insert(uid);
         }
         answer(&client, pod, &rejecting)
     });

@@ -7,7 +7,7 @@ use std::{
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -22,6 +22,7 @@ use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{mpsc, watch},
@@ -209,7 +210,7 @@ impl std::error::Error for Broken {}
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     async fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, generation: u64) -> Result<Answer, Broken> {

@@ -1,13 +1,9 @@
 //! The scenarios of `make test`, in groups that share beds, several at once.
 
-use std::{
-    collections::VecDeque,
-    process::ExitCode,
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::VecDeque, process::ExitCode, time::Instant};
 
 use anyhow::Result;
+use parking_lot::Mutex;
 
 use super::verdict::{Verdict, conclude, read_verdict, run, say};
 use crate::{scenario::Group, scenarios};
@@ -17,14 +13,14 @@ pub fn test(beds: usize) -> Result<ExitCode> {
     let started = Instant::now();
     let queue: Mutex<VecDeque<&Group>> = Mutex::new(scenarios::GROUPS.iter().collect());
     let verdicts: Mutex<Vec<Verdict>> = Mutex::default();
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let next = || queue.lock().pop_front();
     let outcome: Result<()> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..beds.max(1))
             .map(|_| {
                 scope.spawn(|| {
                     while let Some(group) = next() {
                         let of_group = run_group(group)?;
-                        verdicts.lock().unwrap_or_else(PoisonError::into_inner).extend(of_group);
+                        verdicts.lock().extend(of_group);
                     }
                     Ok(())
                 })
@@ -33,7 +29,7 @@ pub fn test(beds: usize) -> Result<ExitCode> {
         workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker ended"))))
     });
     outcome?;
-    Ok(conclude(&verdicts.into_inner().unwrap_or_else(PoisonError::into_inner), started.elapsed()))
+    Ok(conclude(&verdicts.into_inner(), started.elapsed()))
 }
 
 /// Every scenario of the group, each once. The one after a failure begins with another bed.

@@ -1,8 +1,7 @@
 //! Chance that can be drawn again.
 
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 
 use crate::bed::Bed;
 
@@ -18,13 +17,13 @@ pub fn seed(bed: &Bed) -> Result<u64> {
         Err(_) => fastrand::u64(..),
     };
     bed.say(&format!("drawn by {SEED}={seed}"));
-    *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(seed);
+    *DRAWN.lock() = Some(seed);
     Ok(seed)
 }
 
 /// What a scenario that ends says of its seed, if it has drawn anything.
 pub fn told() -> String {
-    let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let drawn = DRAWN.lock().take();
     drawn.map(|seed| format!(" (drawn by {SEED}={seed})")).unwrap_or_default()
 }
 

@@ -1,10 +1,6 @@
 //! Asks health checkers through the API server, where whoever runs the audit reaches no node.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use auditor::{Answer, Kind, Observation};
 use chrono::Utc;
@@ -13,6 +9,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use http::Request;
 use http_body_util::{BodyExt as _, Limited};
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -53,7 +50,7 @@ impl CheckerPorts {
             return;
         }
         let uid = observation.object["metadata"]["uid"].as_str().unwrap_or_default();
-        let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doors = self.0.lock();
         match door(&observation.object).filter(|_| !observation.deleted) {
             Some(door) => drop(doors.insert(uid.to_owned(), door)),
             None => drop(doors.remove(uid)),
@@ -88,7 +85,7 @@ impl CheckerPorts {
 
     /// Those whose turn it is, after the one that was `last`.
     fn round(&self, last: &str) -> Vec<(String, CheckerPort)> {
-        let doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let doors = self.0.lock();
         let (done, to_come): (Vec<_>, Vec<_>) = doors.iter().partition(|(uid, _)| uid.as_str() <= last);
         to_come.into_iter().chain(done).take(IN_ONE_ROUND).map(|(uid, door)| (uid.clone(), door.clone())).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -15,6 +15,7 @@ use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -224,12 +225,12 @@ impl<K: Hash + Eq, V: Clone> Cache<K, V> {
     }
 
     fn get(&self, key: &K) -> Option<V> {
-        let entries = self.entries.lock().ok()?;
+        let entries = self.entries.lock();
         entries.get(key).filter(|(until, _)| *until > Instant::now()).map(|(_, value)| value.clone())
     }
 
     fn put(&self, key: K, value: V, time: Duration) {
-        let Ok(mut entries) = self.entries.lock() else { return };
+        let mut entries = self.entries.lock();
         let now = Instant::now();
         if entries.len() >= REMEMBERED {
             entries.retain(|_, (until, _)| *until > now);

@@ -5,9 +5,10 @@
 //! gets no answer in time, which counts. After requests without an answer the limit doubles per round of answers until it is what
 //! it was; after a complaint it feels its way up from there.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -96,7 +97,7 @@ impl Limiter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A slot, as soon as there is one.

@@ -1,14 +1,14 @@
 //! Requests of a fleet: one client for all nodes, each request as the node that it is for where that is asked for.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, header};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -176,7 +176,7 @@ impl Requests {
 
     /// What is refused once is refused a thousand times: it is told once.
     fn refused(&self, verb: &'static str, resource: &'static str, code: u16, message: &str) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         if told.insert((verb, resource, code)) {
             tracing::warn!(verb, resource, message, "the API server refuses a request; further requests like it are not logged");
         }
@@ -184,7 +184,7 @@ impl Requests {
 
     /// Notes whether the server answers a request that was `started` then; after an outage all who wait are told.
     fn reached(&self, answered: bool, started: Instant) {
-        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reach = self.reach.lock();
         if !answered {
             // A request that is lost while others are answered is no outage.
             if reach.last_answer <= started && !std::mem::replace(&mut reach.lost, true) {

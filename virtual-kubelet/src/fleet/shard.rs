@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use http::Method;
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -269,7 +270,7 @@ impl Shard {
     }
 
     fn addresses(&self) -> MutexGuard<'_, Pool> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.addresses.lock()
     }
 
     /// The API showed a pod, at last in this list.

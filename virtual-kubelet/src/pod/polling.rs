@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
 use super::perform::caught;
@@ -108,7 +109,7 @@ impl<P: PodLifecycleHandler> Polling<P> {
 
 impl<P: PodLifecycleHandler> Inner<P> {
     fn known(&self) -> MutexGuard<'_, HashMap<PodId, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     async fn ask_all(&self) {
@@ -129,7 +130,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
                 return;
             }
         };
-        let sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sink = self.sink.lock().clone();
         let mut all = self.known();
         let Some(known) = all.get_mut(id).filter(|known| known.creation == creation) else { return };
         let status = match answer {
@@ -150,7 +151,7 @@ impl<P: PodLifecycleHandler> Inner<P> {
 
 impl<P: PodLifecycleHandler> PodNotifier for Polling<P> {
     fn notify_pods(&self, sink: PodStatusSink) {
-        *self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        *self.0.sink.lock() = sink;
         let (weak, interval): (Weak<Inner<P>>, _) = (Arc::downgrade(&self.0), self.0.interval);
         tokio::spawn(async move {
             loop {

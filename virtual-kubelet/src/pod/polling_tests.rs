@@ -17,7 +17,7 @@ struct Scripted {
 
 impl PodLifecycleHandler for Scripted {
     async fn create_pod(&self, pod: Arc<Pod>) -> Result<(), ProviderError> {
-        self.statuses.lock().unwrap().insert(PodId::of(&pod), running());
+        self.statuses.lock().insert(PodId::of(&pod), running());
         Ok(())
     }
 
@@ -26,11 +26,11 @@ impl PodLifecycleHandler for Scripted {
     }
 
     async fn delete_pod(&self, pod: Arc<Pod>, _: i64) -> Result<(), ProviderError> {
-        if *self.refuse_deletion.lock().unwrap() {
+        if *self.refuse_deletion.lock() {
             return Err(ProviderError::Other(anyhow::anyhow!("not now")));
         }
-        if !*self.keep_on_deletion.lock().unwrap() {
-            self.statuses.lock().unwrap().remove(&PodId::of(&pod));
+        if !*self.keep_on_deletion.lock() {
+            self.statuses.lock().remove(&PodId::of(&pod));
         }
         Ok(())
     }
@@ -42,8 +42,8 @@ impl PodLifecycleHandler for Scripted {
     }
 
     async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
-        let answer = self.statuses.lock().unwrap().get(id).cloned();
-        let late = self.late.lock().unwrap().take();
+        let answer = self.statuses.lock().get(id).cloned();
+        let late = self.late.lock().take();
         if let Some(late) = late {
             late.await.unwrap();
         }
@@ -89,7 +89,7 @@ fn ended(status: &PodStatus) -> ContainerStateTerminated {
 async fn a_change_of_status_is_told_within_five_seconds_and_only_a_change() {
     let (polling, sink) = started().await;
     let failed = PodStatus { phase: Some("Failed".into()), ..PodStatus::default() };
-    polling.provider().statuses.lock().unwrap().insert(PodId::of(&pod()), failed);
+    polling.provider().statuses.lock().insert(PodId::of(&pod()), failed);
     let before = Instant::now();
     assert_eq!(told(&sink).await.phase.as_deref(), Some("Failed"));
     assert!(before.elapsed() <= DEFAULT_POLL_INTERVAL);
@@ -99,7 +99,7 @@ async fn a_change_of_status_is_told_within_five_seconds_and_only_a_change() {
 #[tokio::test(start_paused = true)]
 async fn a_running_pod_that_the_provider_lost_has_failed() {
     let (polling, sink) = started().await;
-    polling.provider().statuses.lock().unwrap().clear();
+    polling.provider().statuses.lock().clear();
     let status = told(&sink).await;
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("NotFound")));
     assert_eq!(status.message.as_deref(), Some("The pod status was not found and may have been deleted from the provider"));
@@ -111,9 +111,9 @@ async fn a_running_pod_that_the_provider_lost_has_failed() {
 async fn a_pod_never_seen_running_is_missing_after_a_minute() {
     let (polling, sink) = started().await;
     let pending = PodStatus { phase: Some("Pending".into()), ..PodStatus::default() };
-    polling.provider().statuses.lock().unwrap().insert(PodId::of(&pod()), pending);
+    polling.provider().statuses.lock().insert(PodId::of(&pod()), pending);
     assert_eq!(told(&sink).await.phase.as_deref(), Some("Pending"));
-    polling.provider().statuses.lock().unwrap().clear();
+    polling.provider().statuses.lock().clear();
     let before = Instant::now();
     assert_eq!(told(&sink).await.reason.as_deref(), Some("NotFound"));
     assert!(before.elapsed() >= Duration::from_secs(50) && before.elapsed() <= Duration::from_secs(65), "{:?}", before.elapsed());
@@ -131,19 +131,19 @@ async fn a_deleted_pod_has_ended_once_the_provider_does_not_know_it() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_pod_that_still_runs_has_not_ended() {
     let (polling, sink) = started().await;
-    *polling.provider().keep_on_deletion.lock().unwrap() = true;
+    *polling.provider().keep_on_deletion.lock() = true;
     polling.delete_pod(pod(), 30).await.unwrap();
     assert!(sink.take().now_or_never().is_none());
-    polling.provider().statuses.lock().unwrap().clear();
+    polling.provider().statuses.lock().clear();
     assert_eq!(told(&sink).await.reason.as_deref(), Some("Terminated"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_failed_leaves_no_mark() {
     let (polling, sink) = started().await;
-    *polling.provider().refuse_deletion.lock().unwrap() = true;
+    *polling.provider().refuse_deletion.lock() = true;
     assert!(polling.delete_pod(pod(), 30).await.is_err());
-    polling.provider().statuses.lock().unwrap().clear();
+    polling.provider().statuses.lock().clear();
     assert_eq!(told(&sink).await.reason.as_deref(), Some("NotFound"));
 }
 
@@ -182,8 +182,8 @@ fn a_container_that_had_ended_keeps_its_end_and_a_waiting_one_gets_one_state() {
 async fn a_late_answer_about_a_pod_that_was_lost_says_nothing_of_one_that_was_created_again() {
     let (polling, sink) = started().await;
     let (answer, late) = oneshot::channel();
-    polling.provider().statuses.lock().unwrap().clear();
-    *polling.provider().late.lock().unwrap() = Some(late);
+    polling.provider().statuses.lock().clear();
+    *polling.provider().late.lock() = Some(late);
     let id = PodId::of(&pod());
     let mut asking = Box::pin(polling.0.ask(&id));
     assert!((&mut asking).now_or_never().is_none());
@@ -237,12 +237,12 @@ impl PodLifecycleHandler for Slow {
     }
 
     async fn get_pod_status(&self, id: &PodId) -> Result<Option<PodStatus>, ProviderError> {
-        *self.asked.lock().unwrap().entry(id.clone()).or_default() += 1;
+        *self.asked.lock().entry(id.clone()).or_default() += 1;
         if id.uid.parse::<usize>().unwrap() < self.hung {
             return std::future::pending().await;
         }
         let count = |more: bool| {
-            let (now, most) = &mut *self.under_way.lock().unwrap();
+            let (now, most) = &mut *self.under_way.lock();
             *now = if more { *now + 1 } else { *now - 1 };
             *most = (*most).max(*now);
         };
@@ -268,14 +268,14 @@ async fn polled(provider: Slow) -> Polling<Slow> {
 async fn statuses_are_asked_for_beside_one_another_but_only_so_many_at_a_time() {
     let polling = polled(Slow { count: 10 * AT_A_TIME, ..Slow::default() }).await;
     tokio::time::sleep(DEFAULT_POLL_INTERVAL + Duration::from_secs(11)).await;
-    let asked = polling.provider().asked.lock().unwrap().len();
-    assert_eq!((asked, polling.provider().under_way.lock().unwrap().1), (10 * AT_A_TIME, AT_A_TIME));
+    let asked = polling.provider().asked.lock().len();
+    assert_eq!((asked, polling.provider().under_way.lock().1), (10 * AT_A_TIME, AT_A_TIME));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_is_never_answered_is_given_up_and_keeps_no_other_pod_from_being_asked_again() {
     let polling = polled(Slow { count: 2 * AT_A_TIME, hung: AT_A_TIME, ..Slow::default() }).await;
     tokio::time::sleep(4 * ANSWERS_WITHIN).await;
-    let asked = polling.provider().asked.lock().unwrap();
+    let asked = polling.provider().asked.lock();
     assert!(asked.len() == 2 * AT_A_TIME && asked.values().all(|times| *times >= 3), "{asked:?}");
 }

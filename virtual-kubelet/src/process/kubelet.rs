@@ -1,12 +1,13 @@
 //! The provider behind the kubelet's API.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -192,7 +193,7 @@ impl PodHandlers for KubeletHandlers {
     fn stats_summary(&self) -> BoxFuture<'_, Result<serde_json::Value, HandlerError>> {
         Box::pin(async move {
             let (sample, pods) = self.sample().await?;
-            let before = self.last.lock().ok().and_then(|mut last| last.replace(sample.clone()));
+            let before = self.last.lock().replace(sample.clone());
             Ok(summary::summary(self.provider.node_name(), &sample, before.as_ref(), &pods))
         })
     }

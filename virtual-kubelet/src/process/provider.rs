@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
 
 use super::admission::admit;
@@ -60,7 +61,7 @@ struct Entry {
 
 impl Entry {
     fn status(&self) -> PodStatus {
-        self.status.lock().map(|status| status.clone()).unwrap_or_default()
+        self.status.lock().clone()
     }
 
     fn is_active(&self) -> bool {
@@ -69,7 +70,7 @@ impl Entry {
 }
 
 fn locked(pods: &Pods) -> MutexGuard<'_, HashMap<PodId, Entry>> {
-    pods.lock().unwrap_or_else(PoisonError::into_inner)
+    pods.lock()
 }
 
 /// Makes a pod's files, for which it has its place among the pods already, and begins to run it.
@@ -163,7 +164,7 @@ impl ProcessProvider {
     }
 
     fn sink(&self) -> PodStatusSink {
-        self.sink.lock().map(|sink| sink.clone()).unwrap_or_default()
+        self.sink.lock().clone()
     }
 
     /// Makes every pod unready at once, for `time` at least and until its probes succeed again: what a
@@ -179,9 +180,7 @@ impl ProcessProvider {
 
 impl PodNotifier for ProcessProvider {
     fn notify_pods(&self, sink: PodStatusSink) {
-        if let Ok(mut slot) = self.sink.lock() {
-            *slot = sink;
-        }
+        *self.sink.lock() = sink;
     }
 }
 

@@ -1,14 +1,11 @@
 //! Who makes and deletes pods, and for KWOK also nodes: the users of the fleet, the same for all contenders.
 
-use std::{
-    ops::Range,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{ops::Range, time::Duration};
 
 use anyhow::{Context, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::{exposition::Requests, objects, raw};
@@ -31,7 +28,7 @@ impl Driver {
 
     /// What it has asked for so far.
     pub fn requests(&self) -> Requests {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.requests.lock().clone()
     }
 
     /// Makes nodes that somebody else is to look after.
@@ -60,7 +57,7 @@ impl Driver {
     }
 
     async fn send(&self, method: &str, resource: &str, path: String, body: impl FnOnce() -> String) -> Result<()> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).add(&format!("{method} {resource}"), 1.0);
+        self.requests.lock().add(&format!("{method} {resource}"), 1.0);
         raw::send(&self.client, method, &path, "application/json", body()).await.with_context(|| format!("{method} {path}"))?;
         Ok(())
     }

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
 use kube::Client;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{task::JoinHandle, time::sleep};
 
 use super::raw::{self, Change, Thin};
@@ -155,7 +156,7 @@ impl Observer {
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+    seen.lock()
 }
 
 #[cfg(test)]

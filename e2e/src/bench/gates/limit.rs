@@ -1,10 +1,6 @@
 //! The limit: a client that patches, and nothing else.
 
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Context, Result};
 use futures::StreamExt as _;
@@ -17,6 +13,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::objects::{KEY, has_taint, is_warm};
@@ -61,7 +58,7 @@ pub async fn run(arguments: Arguments) -> Result<()> {
                 (true, true) => Some(true),
                 (true, false) | (false, true) => None,
             };
-            let step = step.filter(|step| done.lock().unwrap_or_else(PoisonError::into_inner).insert((name.clone(), *step)));
+            let step = step.filter(|step| done.lock().insert((name.clone(), *step)));
             let api = &api;
             async move {
                 if let Some(release) = step {

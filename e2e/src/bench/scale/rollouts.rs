@@ -3,13 +3,14 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -84,7 +85,7 @@ impl Joins {
 }
 
 fn lock(joins: &Mutex<Joins>) -> MutexGuard<'_, Joins> {
-    joins.lock().unwrap_or_else(PoisonError::into_inner)
+    joins.lock()
 }
 
 /// A watch that ends when it is dropped.

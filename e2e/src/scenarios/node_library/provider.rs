@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
@@ -10,6 +10,7 @@ use k8s_openapi::{
     api::core::v1::{ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus},
     jiff::Timestamp,
 };
+use parking_lot::{Mutex, MutexGuard};
 use virtual_kubelet::{
     errdefs::ProviderError,
     pod::{PodId, PodLifecycleHandler, PodNotifier, PodStatusSink},
@@ -62,7 +63,7 @@ pub struct Provider(Mutex<State>);
 
 impl Provider {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// From now on creations are answered so.

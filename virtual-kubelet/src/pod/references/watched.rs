@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -11,6 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::serde::de::DeserializeOwned;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -84,7 +84,7 @@ impl Watcher {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Keyed + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = watched.lock();
         let now = Instant::now();
         watched.retain(|_, kept| now.duration_since(kept.used) < UNUSED_AFTER);
         let kept = watched.entry((namespace.to_owned(), name.map(str::to_owned))).or_insert_with(|| {

@@ -1,8 +1,8 @@
 //! Hands the container's output to those who are attached.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -21,22 +21,18 @@ impl Hub {
     /// A new client, which gets what comes from now on.
     pub fn attach(&self) -> mpsc::Receiver<Output> {
         let (sender, receiver) = mpsc::channel(BACKLOG);
-        if let Ok(mut clients) = self.0.lock() {
-            clients.push(sender);
-        }
+        self.0.lock().push(sender);
         receiver
     }
 
     /// Ends the output of everyone.
     pub fn close(&self) {
-        if let Ok(mut clients) = self.0.lock() {
-            clients.clear();
-        }
+        self.0.lock().clear();
     }
 
     /// Sends to all, waiting for slow ones.
     pub async fn send(&self, output: &Output) {
-        let clients = self.0.lock().map(|clients| clients.clone()).unwrap_or_default();
+        let clients = self.0.lock().clone();
         let mut lost = false;
         for client in &clients {
             match timeout(PATIENCE, client.send(output.clone())).await {
@@ -48,14 +44,12 @@ impl Hub {
                 }
             }
         }
-        if lost && let Ok(mut clients) = self.0.lock() {
-            clients.retain(|client| !client.is_closed());
+        if lost {
+            self.0.lock().retain(|client| !client.is_closed());
         }
     }
 
     fn forget(&self, lost: &mpsc::Sender<Output>) {
-        if let Ok(mut clients) = self.0.lock() {
-            clients.retain(|client| !client.same_channel(lost));
-        }
+        self.0.lock().retain(|client| !client.same_channel(lost));
     }
 }

@@ -1,11 +1,12 @@
 //! Waits for all children, those that were adopted included.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -34,9 +35,7 @@ impl Reaper {
     /// The exit code of a child that was started just now, 128 + signal when killed.
     pub fn exit_of(&self, pid: i32) -> oneshot::Receiver<i32> {
         let (sender, receiver) = oneshot::channel();
-        if let Ok(mut awaited) = self.0.lock() {
-            awaited.insert(pid, sender);
-        }
+        self.0.lock().insert(pid, sender);
         receiver
     }
 
@@ -54,7 +53,7 @@ impl Reaper {
     }
 
     fn tell(&self, pid: Pid, code: i32) {
-        let waiting = self.0.lock().ok().and_then(|mut awaited| awaited.remove(&pid.as_raw()));
+        let waiting = self.0.lock().remove(&pid.as_raw());
         if let Some(waiting) = waiting {
             let _ = waiting.send(code);
         }

@@ -9,12 +9,13 @@ mod steps;
 pub(super) use history::PodNote;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -381,12 +382,10 @@ impl Worker {
             ended: self.ended,
             past_deadline: self.activity == Activity::TooLong,
         });
-        let Ok(mut published) = self.published.lock() else { return };
+        let mut published = self.published.lock();
         if *published != status {
             published.clone_from(&status);
-            if let Ok(sink) = self.sink.lock() {
-                sink.notify(self.id.clone(), status);
-            }
+            self.sink.lock().notify(self.id.clone(), status);
         }
     }
 }
