@@ -56,7 +56,7 @@ pub fn grace(settings: &ResolvedSpec, marked: &Marked<'_>) -> Option<Reason> {
             if waited < settings.detach_timeout {
                 let until = seen.saturating_add(settings.detach_timeout);
                 return Some(match missing {
-                    DetacherAnswer::Unreadable(text) => Reason::BadTimestamp(text),
+                    DetacherAnswer::Unreadable => Reason::BadTimestamp(timestamp.key.clone()),
                     DetacherAnswer::None | DetacherAnswer::At(_) => Reason::WaitingForDetacher { until },
                 });
             }
@@ -97,14 +97,14 @@ pub fn soak(
 enum DetacherAnswer {
     None,
     At(UnixSeconds),
-    Unreadable(String),
+    Unreadable,
 }
 
 /// When the detacher deregistered the node, if it did so after we asked.
 fn detached_at(key: &str, started: UnixSeconds, node: Option<&NodeFacts>) -> DetacherAnswer {
     let Some(text) = node.and_then(|node| node.annotations.get(key)) else { return DetacherAnswer::None };
     match chrono::DateTime::parse_from_rfc3339(text) {
-        Err(_) => DetacherAnswer::Unreadable(text.chars().take(64).collect()),
+        Err(_) => DetacherAnswer::Unreadable,
         Ok(time) if time.timestamp() >= started.saturating_sub(SKEW) => DetacherAnswer::At(time.timestamp()),
         Ok(_) => DetacherAnswer::None,
     }

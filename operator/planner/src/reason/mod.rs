@@ -158,7 +158,7 @@ pub enum Reason {
         /// When the timeout policy applies.
         until: UnixSeconds,
     },
-    /// The detacher's timestamp cannot be read.
+    /// The detacher's timestamp cannot be read: the annotation. Its value is the cluster's, and no matter of the namespace.
     BadTimestamp(String),
     /// The detacher did not answer in time.
     DetachTimeout,
@@ -389,7 +389,7 @@ impl Reason {
                 "waiting for the detacher to write its timestamp on the Node; onDetachTimeout applies at {}",
                 clock(*until)
             ),
-            Self::BadTimestamp(text) => format!("the detacher's timestamp `{text}` is not RFC 3339: correct the detacher"),
+            Self::BadTimestamp(key) => format!("the Node's annotation {key} is no time as in RFC 3339: correct the detacher"),
             Self::DetachTimeout => {
                 "the detacher did not write a newer timestamp in time: repair the detacher, or set onDetachTimeout to Proceed or Abort".into()
             }
