@@ -131,7 +131,7 @@ pub enum NodePhase {
     /// The node's pods are new and ready; its marks are removed, and its slot is kept for the soak.
     Attaching,
     /// The node is in the load balancer again after a break; it must serve for a while before its revision counts as good there.
-    Proving,
+    Suspect,
     /// The node is no longer chosen; its pods are removed.
     Removing,
     /// The Node is about to be deleted or drained; its pods leave first.

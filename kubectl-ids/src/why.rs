@@ -307,7 +307,7 @@ mod tests {
         let mut resource = resource();
         let said = "suspect since 2026-01-01T00:00:00Z: it broke 2 times, the last time a container restarted; the node keeps its slot";
         resource.status = serde_json::from_value(json!({
-            "nodeStates": [{ "name": "n1", "phase": "Proving", "since": "2026-01-01T00:00:09Z", "reason": "NodesFlapping", "message": said }],
+            "nodeStates": [{ "name": "n1", "phase": "Suspect", "since": "2026-01-01T00:00:09Z", "reason": "NodesFlapping", "message": said }],
             "rollout": { "suspects": { "n1": {
                 "nodeUID": "u", "revision": "b", "falls": 2, "last": "CrashLoop", "since": 1_767_225_600, "unbroken": 12, "out": 20,
             } } },

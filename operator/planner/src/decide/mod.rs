@@ -503,7 +503,7 @@ impl<'a> Pass<'a> {
             if !managed.is_unavailable() {
                 let suspect = self.suspicion(managed, settings).filter(|_| managed.settled);
                 match (managed.held_back.clone(), suspect) {
-                    (None, Some(suspect)) => self.hold_attached(managed, settings, NodePhase::Proving, suspect),
+                    (None, Some(suspect)) => self.hold_attached(managed, settings, NodePhase::Suspect, suspect),
                     _ if managed.settled => {}
                     _ if !managed.is_ready() => self.set(managed.name, NodePhase::Updating, Reason::PodsTerminating),
                     (Some(reason), _) => self.set(managed.name, NodePhase::Waiting, reason),
