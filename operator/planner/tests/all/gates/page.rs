@@ -24,6 +24,14 @@ fn every_test_that_the_page_names_is_there() {
     // Some of them name the module that holds the tests.
     let missing: Vec<_> = named.iter().filter(|path| last(path).len() > 12 && !known.contains(&last(path))).collect();
     assert!(missing.is_empty(), "{missing:#?}");
+    // Those that one looks for in a file of this directory.
+    let is_elsewhere = |path: &&&str| {
+        let Some((file, test)) = path.strip_prefix("gates::").and_then(|path| path.split_once("::")) else { return false };
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/all/gates/{file}.rs"));
+        !fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {test}(")))
+    };
+    let elsewhere: Vec<_> = named.iter().filter(is_elsewhere).collect();
+    assert!(elsewhere.is_empty(), "in another file: {elsewhere:#?}");
 }
 
 #[test]
