@@ -8,8 +8,6 @@ use crds::{IngressDaemonSet, UnixSeconds, hash, names};
 use planner::{
     Snapshot,
     facts::{DeploymentFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
-    memory::{Clocks, Sights},
-    node_gates::GateLinks,
     objects::{health_checker::acceptance, render::object_name},
     spec::node_rights::NodeRights,
 };
@@ -36,8 +34,21 @@ pub(super) fn build(
     let orphans =
         orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()))).collect();
     let daemon_sets = of_namespace(&index.daemon_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8);
+    let itself = Resource {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        uid: uid.clone(),
+        resource_version: resource.metadata.resource_version.clone().unwrap_or_default(),
+        generation: resource.metadata.generation.unwrap_or(0),
+        created: resource.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
+        deleting: resource.metadata.deletion_timestamp.is_some(),
+        finalizers: resource.metadata.finalizers.clone().unwrap_or_default(),
+        retry: resource.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY_ANNOTATION)).cloned().unwrap_or_default(),
+        spec: resource.spec.clone(),
+        withheld: index.withheld.get(&key).copied(),
+        status: resource.status.clone(),
+    };
     Some(Snapshot {
-        now,
         health_checker_image: health_checker_image.to_owned(),
         node_rights: Arc::clone(node_rights),
         nodes: Arc::clone(&index.nodes),
@@ -53,7 +64,6 @@ pub(super) fn build(
             .collect(),
         history: history(index, namespace, &uid),
         port_conflicts: port_conflicts(index, namespace, &uid8),
-        account_lacks: Vec::new(),
         others: others(index, &key, resource),
         service_ports: Arc::new(
             index
@@ -64,34 +74,8 @@ pub(super) fn build(
         ),
         foreign_names: labelled_by_others(index, namespace, &uid),
         taken_names: taken,
-        answers: BTreeMap::new(),
-        reserved: Vec::new(),
-        watched: 0,
-        clocks: Clocks::default(),
-        sights: Sights::default(),
-        listed_since_rebuild: false,
-        asserted: BTreeSet::new(),
-        refusals: BTreeMap::new(),
-        template_refusal: None,
-        checkers_refusal: None,
-        written_generations: BTreeMap::new(),
-        gates: GateLinks::default(),
-        node_readiness: None,
         deployments,
-        resource: Resource {
-            name: name.to_owned(),
-            namespace: namespace.to_owned(),
-            uid,
-            resource_version: resource.metadata.resource_version.clone().unwrap_or_default(),
-            generation: resource.metadata.generation.unwrap_or(0),
-            created: resource.metadata.creation_timestamp.as_ref().map_or(0, facts::seconds),
-            deleting: resource.metadata.deletion_timestamp.is_some(),
-            finalizers: resource.metadata.finalizers.clone().unwrap_or_default(),
-            retry: resource.metadata.annotations.as_ref().and_then(|all| all.get(names::RETRY_ANNOTATION)).cloned().unwrap_or_default(),
-            spec: resource.spec.clone(),
-            withheld: index.withheld.get(&key).copied(),
-            status: resource.status.clone(),
-        },
+        ..Snapshot::of(itself, now)
     })
 }
 

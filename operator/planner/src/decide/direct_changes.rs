@@ -22,7 +22,7 @@ const AT_ONCE: usize = 256;
 
 impl Pass<'_> {
     /// What a node needs that takes no grant: label, Deployment, direct changes, breaker.
-    pub(crate) fn supply(&mut self, managed: &ManagedNode<'_>) {
+    pub(crate) fn change_directly(&mut self, managed: &ManagedNode<'_>) {
         for name in breaker::leftovers(managed.pods, self.snapshot.now) {
             self.plan.actions.push(Action::DeletePod { name: name.to_owned(), uid: None, resource_version: None });
         }

@@ -196,7 +196,7 @@ impl<'a> Pass<'a> {
             self.in_place_condition(managed);
             self.release_ownerless(managed);
             if let Some(grant) = managed.grant {
-                // Nothing is begun anew behind a closed gate: what has not changed its pods goes on as it is.
+                // Nothing is begun anew outside of windows or while paused: what has not changed its pods goes on as it is.
                 let may_begin = managed.is_updated() || !self.blockers.stops.stops(grant.kind);
                 let is_retried = retried.contains(managed.name);
                 if is_retried && managed.phase() != Some(Phase::Closed) && may_begin {
@@ -209,7 +209,7 @@ impl<'a> Pass<'a> {
                     self.advance(managed, graces.get(managed.name).cloned().flatten());
                 }
             }
-            self.supply(managed);
+            self.change_directly(managed);
         }
         if let Some(settings) = self.settings {
             let rollout = self.ledger.rollout_state.as_ref();

@@ -457,7 +457,7 @@ fn replace(managed: &ManagedNode<'_>, grant: &Grant, kind: GrantReason, revision
     }
 }
 
-/// The same once more, for objects that are others than those it was given for; nothing is begun anew behind a closed gate. What a
+/// The same once more, for objects that are others than those it was given for. Where `stops` says so, nothing is begun anew. What a
 /// person or the detach timeout decided about it stays.
 pub fn renew(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops) -> Grant {
     if stops.stops(grant.kind) && !managed.is_updated() {

@@ -8,9 +8,12 @@ use super::{
     record::{Cause, Record, RecordOrigin, RecordState, annotation_key},
     world::Gate,
 };
-use crate::gates_shared::{
-    Key,
-    policy_objects::{AdmissionPolicy, ServedWebhook, append, quote, selector},
+use crate::{
+    gates_shared::{
+        Key,
+        policy_objects::{AdmissionPolicy, ServedWebhook, append, quote, selector},
+    },
+    patch,
 };
 use crds::{
     UnixSeconds, hash, names,
@@ -176,7 +179,7 @@ pub fn policy_name(gate: &Gate) -> String {
 /// Sets an annotation, on an object that may have none.
 fn annotate(key: &str, text: &str) -> String {
     let annotations = "object.metadata.annotations";
-    let path = quote(&format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1")));
+    let path = quote(&patch::annotation(key));
     let (key, text) = (quote(key), quote(text));
     format!(
         "has({annotations}) && size({annotations}) > 0 \

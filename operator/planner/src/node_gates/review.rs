@@ -5,7 +5,7 @@ use super::{
     record::{Record, annotation_key},
     world::Gate,
 };
-use crate::gates_shared::review::Request;
+use crate::{gates_shared::review::Request, patch};
 use crds::{UnixSeconds, node_readiness_gate::OnCreate};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
@@ -77,8 +77,7 @@ fn mutate<'a>(node: &Node, gates: impl Iterator<Item = &'a Gate>, now: UnixSecon
     if node.metadata.annotations.as_ref().is_none_or(BTreeMap::is_empty) {
         operations.push(add("/metadata/annotations", records.into()));
     } else {
-        let path = |key: &str| format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"));
-        operations.extend(records.into_iter().map(|(key, record)| add(&path(&key), record)));
+        operations.extend(records.into_iter().map(|(key, record)| add(&patch::annotation(&key), record)));
     }
     operations
 }

@@ -244,7 +244,7 @@ impl<const N: usize> Eyes<'_, N> {
             None => self.admit(site),
         };
         let forgiven = (retried && again.is_none()).then_some(Intent::Forgive);
-        granted.into_iter().chain(forgiven).chain(self.supply(site))
+        granted.into_iter().chain(forgiven).chain(self.change_directly(site))
     }
 
     /// A canary goes on when it was promoted and all nodes of its step serve.
@@ -567,7 +567,7 @@ impl<const N: usize> Eyes<'_, N> {
     }
 
     /// What takes no grant.
-    fn supply(&self, site: &Site) -> Option<Intent> {
+    fn change_directly(&self, site: &Site) -> Option<Intent> {
         if !site.chosen() && site.pods.owner != Owner::Orphan {
             return None;
         }
