@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::PodId;
@@ -234,22 +235,22 @@ impl PodStatusSink {
     }
 
     fn put(&self, id: PodId, report: PodReport) {
-        if let Ok(mut waiting) = self.waiting.lock() {
-            let before = waiting.remove(&id).unwrap_or_default();
-            let report = PodReport {
-                annotations: report.annotations.or(before.annotations),
-                evicted: report.evicted.or(before.evicted),
-                status: report.status,
-            };
-            waiting.insert(id, report);
-        }
+        let mut waiting = self.waiting.lock();
+        let before = waiting.remove(&id).unwrap_or_default();
+        let report = PodReport {
+            annotations: report.annotations.or(before.annotations),
+            evicted: report.evicted.or(before.evicted),
+            status: report.status,
+        };
+        waiting.insert(id, report);
+        drop(waiting);
         self.filled.notify_one();
     }
 
     /// Waits for reports and takes them all.
     pub(super) async fn take(&self) -> HashMap<PodId, PodReport> {
         loop {
-            let taken = self.waiting.lock().map(|mut waiting| std::mem::take(&mut *waiting)).unwrap_or_default();
+            let taken = std::mem::take(&mut *self.waiting.lock());
             if !taken.is_empty() {
                 return taken;
             }
