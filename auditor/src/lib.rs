@@ -66,7 +66,7 @@ const STALE: TimeDelta = TimeDelta::seconds(120);
 const PROMPT: TimeDelta = TimeDelta::seconds(10);
 
 /// Annotation of a Node on which a scenario is changing Deployments, tokens or pods itself: [`TOUCHED`] from before that until
-/// all is in order again, then [`UNTOUCHED`]. What that hand can have caused is not judged meanwhile: changes of objects that no
+/// it has let go of them, then [`UNTOUCHED`]. What that hand can have caused is not judged meanwhile: changes of objects that no
 /// step of the operator's protocol makes, tokens and entries that are written again, pods that are unready. What is: marks, graces,
 /// grants, their order and the budget.
 pub const TOUCH_ANNOTATION: &str = "bed.example.com/by-hand";
@@ -167,8 +167,8 @@ pub struct Expectations {
     /// The cluster is in use, and far away. A watch may lag there by more than a second, so that times which the operator wrote
     /// count; and nobody's hand on a Node is excused.
     pub from_afar: bool,
-    /// Watches of the operator hang, or somebody stops it: whether there was a slot for a node is judged by what it must have
-    /// seen in two minutes, and not in ten seconds.
+    /// Watches of the operator hang, or somebody stops it: whether there was a slot for a node, and whether one was up, is judged
+    /// by what it must have seen in two minutes, and not in ten seconds.
     pub watches_hang: bool,
     /// Properties that this scenario cannot keep, with the reason next to where it says so.
     pub except: BTreeSet<Property>,

@@ -1,7 +1,7 @@
 //! P16, P17 and P20: until a revision is proved it reaches few nodes, is not called good, and is nothing for machines that join.
 //!
 //! A write of the status carries the resourceVersion of what it went over: the operator had read just that spec, and just that ledger.
-//! Nodes and Deployments it may have seen as they were [`STALE`] ago, and so the resource, too, where it makes a Deployment: what has
+//! Nodes and Deployments it may have seen as they were [`STALE`] ago (whether a node was up, [`super::Expectations::lag`]), and so the resource, too, where it makes a Deployment: what has
 //! changed since then counts in its favour.
 
 use std::{
@@ -290,7 +290,7 @@ impl Audit<'_> {
         self.note_clock(at);
         match observation.kind {
             Kind::IngressDaemonSet if observation.deleted => drop(self.proof.rollouts.remove(names::uid8(object.uid()))),
-            Kind::IngressDaemonSet => self.note_trial(before, observation),
+            Kind::IngressDaemonSet => self.note_rollout(before, observation),
             Kind::Deployment if is_member(object) => self.note_revision(before, observation),
             Kind::Node => {
                 for of in self.proof.rollouts.keys().cloned().collect::<Vec<_>>() {
@@ -333,7 +333,7 @@ impl Audit<'_> {
         }
     }
 
-    fn note_trial(&mut self, before: Option<&Value>, observation: &Observation) {
+    fn note_rollout(&mut self, before: Option<&Value>, observation: &Observation) {
         let (owner, at) = (&observation.object, observation.at);
         let of = names::uid8(owner.uid());
         let newest = hash::revision(&owner["spec"]["template"]);

@@ -185,7 +185,7 @@ pub async fn hands_on(bed: &Bed, nodes: &[&str]) -> Result<()> {
     touch(bed, nodes, TOUCHED).await
 }
 
-/// The same, that it has not any more: all is in order again.
+/// The same, that it has not any more: what comes now is for the operator to mend.
 pub async fn hands_off(bed: &Bed, nodes: &[&str]) -> Result<()> {
     touch(bed, nodes, UNTOUCHED).await
 }

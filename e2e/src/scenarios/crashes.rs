@@ -102,7 +102,7 @@ pub const AFTER_EVERY_WRITE: Scenario = Scenario {
 };
 
 pub(super) fn expected() -> Expectations {
-    Expectations::budget(1).watches_hang()
+    Expectations::budget(1)
 }
 
 async fn after_every_write(bed: &mut Bed) -> Result<()> {

@@ -27,7 +27,7 @@ use crate::{
 pub const EVERY_ANSWER: Scenario = Scenario {
     name: "every_request_of_the_operator_may_fail_once_in_every_way",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(every_answer(bed)),
 };
 
@@ -98,7 +98,7 @@ async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, nam
 pub const EVERY_MODE: Scenario = Scenario {
     name: "writes_that_fail_twice_take_effect_once_in_every_mode",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(every_mode(bed)),
 };
 
@@ -142,7 +142,7 @@ fn met(log: &[Exchange]) -> BTreeSet<(String, String)> {
 pub const CUT_OFF: Scenario = Scenario {
     name: "an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(cut_off(bed)),
 };
 

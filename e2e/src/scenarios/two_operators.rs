@@ -33,7 +33,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 pub const TWO_AT_ONCE: Scenario = Scenario {
     name: "two_operators_that_act_at_once_keep_the_budget_and_finish",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(two_at_once(bed)),
 };
 
@@ -197,7 +197,7 @@ async fn begin(bed: &Bed, version: &str) -> Result<()> {
 pub const LEADERS: Scenario = Scenario {
     name: "a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(leaders(bed)),
 };
 
@@ -228,7 +228,7 @@ async fn leaders(bed: &mut Bed) -> Result<()> {
 pub const STOPPED: Scenario = Scenario {
     name: "a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(stopped(bed)),
 };
 
@@ -304,7 +304,7 @@ async fn arrived(proxy: &FaultProxy, number: u64) -> Result<Exchange> {
 pub const OLD_LIST: Scenario = Scenario {
     name: "a_leader_that_takes_over_with_an_old_list_makes_nothing_twice",
     options: two_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(old_list(bed)),
 };
 

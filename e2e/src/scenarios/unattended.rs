@@ -83,7 +83,7 @@ async fn killed(bed: &mut Bed) -> Result<()> {
 pub const RIVALS: Scenario = Scenario {
     name: "two_operators_that_act_at_once_take_a_canary_through_zones_and_a_bad_one_back",
     options: four_nodes,
-    expected,
+    expected: || expected().watches_hang(),
     body: |bed| Box::pin(rivals(bed)),
 };
 
