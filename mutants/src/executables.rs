@@ -15,6 +15,8 @@ use std::{
 
 /// What ends a process that somebody kills: by itself it fails with a code, or aborts.
 const SIGKILL: i32 = 9;
+/// What random tests draw by, as in `.cargo/config.toml`: cargo, which would set it, does not start them.
+const SEED: &str = "20261121";
 
 /// Test executables by package and target.
 #[derive(Debug)]
@@ -85,7 +87,12 @@ impl Executables {
         let executable = found.with_context(|| format!("{} has no test target {}", scope.package, scope.target))?;
         let folder = self.tree.join(packages.folder(&scope.package).context("no such package")?);
         let mut command = Command::new(executable);
-        command.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder).env("INSTA_UPDATE", "no").envs(&scope.env);
+        command
+            .current_dir(&folder)
+            .env("CARGO_MANIFEST_DIR", &folder)
+            .env("INSTA_UPDATE", "no")
+            .env("PROPTEST_RNG_SEED", SEED)
+            .envs(&scope.env);
         match one {
             Some(test) => command.args(["--exact", test]),
             None => command.args(&scope.filter).args(scope.skip.iter().flat_map(|skip| ["--skip", skip])),
