@@ -1,8 +1,8 @@
 //! P16, P17 and P20: until a revision is proved it reaches few nodes, is not called good, and is nothing for machines that join.
 //!
 //! A write of the status carries the resourceVersion of what it went over: the operator had read just that spec, and just that ledger.
-//! Nodes and Deployments it may have seen as they were [`STALE`] ago (whether a node was up, [`super::Expectations::lag`]), and so the resource, too, where it makes a Deployment: what has
-//! changed since then counts in its favour.
+//! Nodes and Deployments it may have seen as they were [`STALE`] ago, and so the resource, too, where it makes a Deployment; whether a
+//! node was up, as it was [`super::Expectations::lag`] ago. What has changed since then counts in its favour.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -18,7 +18,7 @@ use crate::{bed::operator, eventually::eventually};
 
 /// How long the controllers of Kubernetes, and the operator, may take to let go of what was deleted.
 const GONE: Duration = Duration::from_mins(2);
-/// Between two looks at what is left: each is up to sixty lists.
+/// Between two looks at what is left. It goes by itself: more looks, of up to sixty lists each, would only keep the API server from it.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 /// Lists under way at once.
 const LISTS: usize = 8;

@@ -213,7 +213,7 @@ fn condemns_nothing(world: &World, event: &Event) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`, which cargo sets to this, see `.cargo/config.toml`).
+/// The same runs every time, unless the environment asks for others (`PROPTEST_RNG_SEED`, which `.cargo/config.toml` sets to this).
 const SEED: u64 = 20_261_121;
 
 fn number<N: std::str::FromStr>(name: &str, default: N) -> N {
