@@ -27,7 +27,7 @@ help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
 	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
 	@echo "make test            the same in full, and each promise on a real control plane (15 minutes, the first time 30)"
-	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20"
+	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20, BEDS=4"
 	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
@@ -57,7 +57,7 @@ test: deps control-plane
 # With SOAK or REPEAT, scenarios alone. Else it goes on with all that other versions of Kubernetes, real kubelets, images, chart and release are
 # tested by, whatever failed before.
 soak: deps control-plane build
-	@$(if $(SOAK)$(REPEAT),.ci/deps soak; target/debug/bed soak $(SOAK) $(if $(REPEAT),--repeat $(REPEAT)),.ci/soak)
+	@$(if $(SOAK)$(REPEAT),.ci/deps soak; target/debug/bed soak$(if $(SOAK), $(SOAK))$(if $(REPEAT), --repeat $(REPEAT))$(if $(BEDS), --beds $(BEDS)),BEDS=$(BEDS) .ci/soak)
 
 # What it builds is its own, below target/mutants.
 mutants:

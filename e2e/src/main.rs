@@ -49,13 +49,16 @@ enum Command {
         #[arg(long, default_value_t = 4)]
         beds: usize,
     },
-    /// Run every scenario and the demo, each in its own bed, one at a time. Continues where it was stopped.
+    /// Run every scenario and the demo, each in its own bed. Continues where it was stopped.
     Soak {
         /// Run only scenarios whose names contain this text.
         only: Option<String>,
         /// Number of runs.
         #[arg(long, default_value_t = 1)]
         repeat: u32,
+        /// Number of beds at once. Undisturbed means one; the demo is always alone.
+        #[arg(long, default_value_t = 1)]
+        beds: usize,
     },
     /// Run some scenarios on each supported version of Kubernetes, and write docs/kubernetes-versions.md. `make versions` builds the
     /// control planes before.
@@ -148,7 +151,7 @@ fn outside(command: &Command, arguments: &[OsString]) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Test { beds } => runs::test(*beds),
-        Command::Soak { only, repeat } => runs::soak(only.as_deref(), *repeat),
+        Command::Soak { only, repeat, beds } => runs::soak(only.as_deref(), *repeat, *beds),
         Command::Versions { only } => runs::versions(only.as_deref()),
         Command::Kubelets { only, if_possible } => runs::kubelets(only.as_deref(), *if_possible),
         Command::Rights => rights::check(&scenarios::names()).map(|()| ExitCode::SUCCESS),

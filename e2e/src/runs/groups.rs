@@ -1,34 +1,25 @@
 //! The scenarios of `make test`, in groups that share beds, several at once.
 
-use std::{collections::VecDeque, process::ExitCode, time::Instant};
+use std::{process::ExitCode, time::Instant};
 
 use anyhow::Result;
 use parking_lot::Mutex;
 
-use super::verdict::{Verdict, conclude, read_verdict, run, say};
+use super::{
+    several,
+    verdict::{Verdict, conclude, read_verdict, run, say},
+};
 use crate::{scenario::Group, scenarios};
 
 /// Runs the groups that `make test` consists of, `beds` at once.
 pub fn test(beds: usize) -> Result<ExitCode> {
     let started = Instant::now();
-    let queue: Mutex<VecDeque<&Group>> = Mutex::new(scenarios::GROUPS.iter().collect());
     let verdicts: Mutex<Vec<Verdict>> = Mutex::default();
-    let next = || queue.lock().pop_front();
-    let outcome: Result<()> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..beds.max(1))
-            .map(|_| {
-                scope.spawn(|| {
-                    while let Some(group) = next() {
-                        let of_group = run_group(group)?;
-                        verdicts.lock().extend(of_group);
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker ended"))))
-    });
-    outcome?;
+    several(beds, scenarios::GROUPS, |group| {
+        let of_group = run_group(group)?;
+        verdicts.lock().extend(of_group);
+        Ok(())
+    })?;
     Ok(conclude(&verdicts.into_inner(), started.elapsed()))
 }
 

@@ -1,4 +1,4 @@
-//! Every scenario and the demo, undisturbed, one at a time. It takes hours: what was stopped goes on where it was.
+//! Every scenario and the demo, each in its own bed. Undisturbed, one at a time, it takes hours: what was stopped goes on where it was.
 
 use std::{
     fs,
@@ -9,11 +9,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{
     compiler::Compiler,
+    several,
     verdict::{DEMO, Verdict, conclude, run_one, say, shown},
 };
 use crate::{bed::rights, host::images, scenario::dump, scenarios};
@@ -37,38 +39,49 @@ struct Plan {
 struct State {
     plan: Plan,
     verdicts: Vec<Verdict>,
+    /// How long it has run, in all its parts.
+    took: Duration,
 }
 
-/// Runs the scenario `only`, or all that have it in their name (the demo is called `demo`), `repeat` times.
+/// Runs the scenario `only`, or all that have it in their name (the demo is called `demo`), `repeat` times, in so many beds at once.
 ///
-/// Every second repetition of the demo runs beside a compiler on both cores: that is how it is first met.
-pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
+/// The demo is always alone: it counts what a machine serves. Every second repetition of it runs beside a compiler on both cores: that is
+/// how it is first met.
+pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
     let names: Vec<_> = scenarios::names().into_iter().chain([DEMO]).collect();
     let chosen = choose(&names, only);
     ensure!(!chosen.is_empty(), "no scenario has `{}` in its name; `bed list` lists them", only.unwrap_or_default());
-    let plan = Plan { programs: programs()?, only: only.map(str::to_owned), repeat: repeat.max(1) };
+    let repeat = repeat.max(1);
+    let plan = Plan { programs: programs()?, only: only.map(str::to_owned), repeat };
     let path = images::repository().join("target/bed/soak.json");
-    let mut state = match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok()) {
+    let state = match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok()) {
         Some(state) if state.plan == plan => state,
-        _ => State { plan, verdicts: Vec::new() },
+        _ => State { plan, verdicts: Vec::new(), took: Duration::ZERO },
     };
-    let done = state.verdicts.len();
-    if done == 0 && only.is_none() {
+    if state.verdicts.is_empty() && only.is_none() {
         // What former runs used says nothing of this one.
         rights::forget()?;
     }
-    if done > 0 {
-        println!("going on after {done} that were run; remove {} to begin anew", shown(&path));
+    if !state.verdicts.is_empty() {
+        println!("going on after {} that were run; remove {} to begin anew", state.verdicts.len(), shown(&path));
     }
-    let started = Instant::now();
-    let runs = (1..=state.plan.repeat).flat_map(|number| chosen.iter().map(move |name| (number, *name)));
-    for (number, name) in runs.skip(done).collect::<Vec<_>>() {
-        let verdict = one(number, state.plan.repeat, name)?;
+    let (started, before) = (Instant::now(), state.took);
+    let (demos, others): (Vec<_>, Vec<_>) = (1..=repeat)
+        .flat_map(|number| chosen.iter().map(move |name| (number, *name)))
+        .filter(|(number, name)| !state.verdicts.iter().any(|verdict| verdict.name == *name && verdict.part == part(*number, repeat, name)))
+        .partition(|(_, name)| *name == DEMO);
+    let state = Mutex::new(state);
+    let run = |(number, name)| {
+        let verdict = one(number, repeat, name)?;
         say(&verdict, name);
+        let mut state = state.lock();
         state.verdicts.push(verdict);
-        write(&path, &state)?;
-    }
-    let took = Duration::from_secs_f32(state.verdicts.iter().map(|verdict| verdict.seconds).sum::<f32>()).max(started.elapsed());
+        state.took = before + started.elapsed();
+        write(&path, &state)
+    };
+    several(beds, others, run)?;
+    several(1, demos, run)?;
+    let mut state = state.into_inner();
     if only.is_none() && state.verdicts.iter().all(|verdict| verdict.failure.is_none()) {
         // All scenarios together show which rights are used. One that failed has not said so.
         let failure = rights::check(&scenarios::names()).err().map(|error| format!("{error:#}"));
@@ -78,7 +91,7 @@ pub fn soak(only: Option<&str>, repeat: u32) -> Result<ExitCode> {
         let (name, part) = ("rights".to_owned(), "all".to_owned());
         state.verdicts.push(Verdict { name, part, seconds: 0.0, failure, environment: Vec::new() });
     }
-    let code = conclude(&state.verdicts, took);
+    let code = conclude(&state.verdicts, state.took);
     // It has come to its end: the next one begins anew.
     fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     Ok(code)
@@ -91,14 +104,21 @@ pub(super) fn choose<'a>(names: &[&'a str], only: Option<&str>) -> Vec<&'a str> 
     if exactly.is_empty() { names.iter().copied().filter(|name| name.contains(only)).collect() } else { exactly }
 }
 
+fn beside_a_compiler(number: u32, name: &str) -> bool {
+    name == DEMO && number.is_multiple_of(2)
+}
+
+fn part(number: u32, of: u32, name: &str) -> String {
+    match of {
+        1 => "alone".to_owned(),
+        _ if beside_a_compiler(number, name) => format!("{number} of {of}, beside a compiler"),
+        _ => format!("{number} of {of}"),
+    }
+}
+
 fn one(number: u32, of: u32, name: &str) -> Result<Verdict> {
-    let beside = (name == DEMO && number.is_multiple_of(2)).then(Compiler::start).transpose()?;
-    let part = match (&beside, of) {
-        (Some(_), _) => format!("{number} of {of}, beside a compiler"),
-        (None, 1) => "alone".to_owned(),
-        (None, _) => format!("{number} of {of}"),
-    };
-    let mut verdict = run_one(name, name, &part, &[])?;
+    let beside = beside_a_compiler(number, name).then(Compiler::start).transpose()?;
+    let mut verdict = run_one(name, name, &part(number, of, name), &[])?;
     let disturbed = beside.map_or(Ok(()), Compiler::stop);
     if let (None, Err(error)) = (&verdict.failure, disturbed) {
         verdict.failure = Some(format!("it passed, but not beside a compiler: {error:#}"));
@@ -133,6 +153,13 @@ fn programs() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repetitions_differ_in_their_part_and_every_second_demo_runs_beside_a_compiler() {
+        assert_eq!(part(1, 1, DEMO), "alone");
+        assert_eq!([part(1, 3, DEMO), part(2, 3, DEMO)], ["1 of 3", "2 of 3, beside a compiler"]);
+        assert_eq!(part(2, 3, "an_operator_dies"), "2 of 3");
+    }
 
     #[test]
     fn a_whole_name_chooses_that_one_and_a_part_all_that_have_it() {
