@@ -1,62 +1,78 @@
-//! Machines that are lost, where something beside them tells whether the revision is why: other machines, people, other operators, time.
+//! Machines that are lost one after the other: whether the revision is why, or people, other machines, another operator or time.
 
 use crate::{
-    hard_cases::{ROLLED_BACK, are_back, boots, due, go_down, node_is_ready, pods_of, rolls_back, run, serving_with, with_updated},
+    hard_cases::{ROLLED_BACK, node_is_ready, pods_of, rolls_back, run, serving_with, with_updated},
     proof::{come_back, proving, release},
     rollout_state::{annotate, condition, edit, on},
     world::{
         World, audit,
-        cluster::node_of,
+        cluster::{Cluster, node_of},
         operator::Operator,
+        pods::Pod,
         wish::{Marks, Wish},
     },
 };
-use crds::{ledger::GrantReason, names, status::NodePhase, token::Phase};
+use crds::{ledger::GrantReason, names, token::Phase};
 use serde_json::json;
 use std::collections::BTreeSet;
 
 /// The revision is rolled back within so many seconds.
-fn is_rolled_back(world: &mut World, operator: &mut Operator, seconds: usize) -> bool {
+pub fn is_rolled_back(world: &mut World, operator: &mut Operator, seconds: usize) -> bool {
     condition(&run(world, operator, seconds), "RolledBack") == ROLLED_BACK
 }
 
 /// So many nodes that are none of these.
-fn without(world: &World, at: &[String], nodes: usize) -> Vec<String> {
+pub fn without(world: &World, at: &[String], nodes: usize) -> Vec<String> {
     world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(nodes).cloned().collect()
 }
 
-/// A rack goes whose nodes have all been updated; one node elsewhere has not.
-#[test]
-fn an_outage_of_updated_nodes_alone_condemns_nothing_though_one_node_is_left_to_update() {
-    for lost in [2, 4] {
-        let rollout = json!({"autoRollback": true, "partition": 1});
-        let (mut world, mut operator, at) = with_updated(&rollout, 10, 1, 9);
-        let rack: Vec<&str> = at.iter().rev().take(lost).map(String::as_str).collect();
-        go_down(&mut world, &rack);
-        run(&mut world, &mut operator, 60);
-        are_back(&mut world, &rack, true);
-        assert!(!is_rolled_back(&mut world, &mut operator, 200), "{lost}: {:#?}", world.cluster.ledger());
+/// Another boot ID, and nothing else yet.
+fn boots(cluster: &mut Cluster, node: &str) {
+    let boot = cluster.uid();
+    cluster.edit_node(node, |node| node["status"]["bootID"] = boot.into());
+}
+
+/// Nodes that are not Ready any more, nor are their pods.
+pub fn go_down(world: &mut World, nodes: &[&str]) {
+    for node in nodes {
+        node_is_ready(world, node, false);
+        world.change(|cluster| {
+            let later = cluster.now + 3_600;
+            pods_of(cluster, node).for_each(|pod| (pod.ready, pod.ready_at) = (false, later));
+        });
     }
 }
 
-/// A machine is dead for days, and the control plane hears of none of the others for 45 s.
-#[test]
-fn all_nodes_not_ready_for_a_moment_condemn_nothing_though_one_is_dead_for_days() {
-    let (mut world, mut operator) = proving(&rolls_back(), 4, 3);
-    edit(&mut world, |wish| wish.ignores_not_ready = true);
-    node_is_ready(&mut world, "n0", false);
-    run(&mut world, &mut operator, 700);
-    edit(&mut world, |wish| wish.image = 2);
-    let serve = |world: &World| {
-        let new = world.cluster.wish.revision_of(2);
-        let ready = |node: &str| world.cluster.pods.iter().any(|pod| pod.node == node && pod.ready && pod.revision() == new);
-        ["n1", "n2", "n3"].into_iter().all(ready) && world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty())
-    };
-    world.run_until(&mut operator, 300, serve).unwrap();
-    go_down(&mut world, &["n1", "n2", "n3"]);
-    run(&mut world, &mut operator, 45);
-    are_back(&mut world, &["n1", "n2", "n3"], false);
-    assert!(!is_rolled_back(&mut world, &mut operator, 60), "{:#?}", world.cluster.ledger());
+/// They are Ready again, and so are their pods some seconds later; `anew`: their machines have started anew.
+pub fn are_back(world: &mut World, nodes: &[&str], anew: bool) {
+    for node in nodes {
+        node_is_ready(world, node, true);
+        world.change(|cluster| {
+            if anew {
+                boots(cluster, node);
+            }
+            let soon = cluster.now + 5;
+            for pod in pods_of(cluster, node) {
+                if anew {
+                    pod.crash();
+                }
+                (pod.ready, pod.ready_at) = (false, soon);
+            }
+        });
+    }
+}
+
+/// Nodes on which a pod with image 2 has been ready for so many seconds.
+fn due(world: &World, after: i64) -> BTreeSet<String> {
+    let (now, bad) = (world.cluster.now, world.cluster.wish.revision_of(2));
+    let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
+    world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect()
+}
+
+/// Machines with image 2, so many seconds after their pods were ready, are away for a while.
+fn kill(world: &mut World, after: i64, away: i64) {
+    let killed = due(world, after);
+    world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, away)));
 }
 
 /// What happens to a node without the revision.
@@ -106,55 +122,6 @@ fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_mac
         let ledger = world.cluster.ledger();
         assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{beside:?}: reached {}, {ledger:#?}", outcome.reached);
     }
-}
-
-/// A rack loses power twice; one of its nodes is not updated yet.
-#[test]
-fn two_outages_within_minutes_condemn_nothing() {
-    for gap in [60, 80, 100, 140] {
-        let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": 7}), 10, 3, 3);
-        let old = without(&world, &at, 1);
-        let rack = [&*at[0], &*at[1], &*old[0]];
-        for _ in 0..2 {
-            go_down(&mut world, &rack);
-            run(&mut world, &mut operator, 45);
-            are_back(&mut world, &rack, false);
-            assert!(!is_rolled_back(&mut world, &mut operator, gap), "{gap} s apart: {:#?}", world.cluster.ledger());
-        }
-    }
-}
-
-/// Two nodes without the revision were lost together, and serve again.
-#[test]
-fn two_machines_that_die_at_once_condemn_a_revision_though_others_were_lost_minutes_before() {
-    let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": 2}), 4, 3, 2);
-    let old = without(&world, &at, 2);
-    for nodes in [&old, &at] {
-        let nodes: Vec<_> = nodes.iter().map(String::as_str).collect();
-        go_down(&mut world, &nodes);
-        run(&mut world, &mut operator, 45);
-        are_back(&mut world, &nodes, false);
-        run(&mut world, &mut operator, 200);
-    }
-    assert!(is_rolled_back(&mut world, &mut operator, 1), "{:#?}", world.cluster.ledger());
-    let reason = &world.cluster.ledger().unwrap().rolled_back.as_ref().unwrap().reason;
-    assert!(at.iter().all(|node| reason.contains(node)), "{reason}");
-}
-
-/// A zone goes down, the operator's own machine with it; the cloud deletes its Nodes.
-#[test]
-fn nodes_that_were_down_when_the_operator_began_condemn_nothing_when_they_are_deleted() {
-    let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
-    let old = without(&world, &at, 2);
-    let zone: Vec<&str> = at.iter().chain(&old).map(String::as_str).collect();
-    go_down(&mut world, &zone);
-    operator.crash(&world, 0);
-    run(&mut world, &mut operator, 40);
-    for node in zone {
-        world.change(|cluster| cluster.leave(node));
-        run(&mut world, &mut operator, 30);
-    }
-    assert!(!is_rolled_back(&mut world, &mut operator, 120), "{:#?}", world.cluster.ledger().unwrap().rolled_back);
 }
 
 /// One of three machines dies for good while its pods are replaced.
@@ -265,43 +232,6 @@ fn a_node_whose_pods_change_in_place_is_no_witness_for_the_revision_that_it_gets
     assert!(is_rolled_back(&mut world, &mut operator, 30), "{:#?}", world.cluster.ledger());
 }
 
-/// The machine of a node with the revision is lost three times, each time together with another one that has it not.
-#[test]
-fn a_node_that_failed_by_outages_is_named_and_keeps_its_slot_until_that_is_forgotten() {
-    let (mut world, mut operator, at) = with_updated(&json!({"partition": 7}), 10, 3, 3);
-    let old = without(&world, &at, 3);
-    for other in &old {
-        go_down(&mut world, &[&at[0], other]);
-        run(&mut world, &mut operator, 45);
-        are_back(&mut world, &[&at[0], other], false);
-        run(&mut world, &mut operator, 80);
-    }
-    for (seconds, is_named) in [(40, true), (380, true), (150, false)] {
-        let plan = run(&mut world, &mut operator, seconds);
-        let states = plan.status.node_states.iter().filter(|state| state.name == at[0] && state.phase == NodePhase::Failed);
-        let said: Vec<_> = states.map(|state| state.message.matches("lost together with others, 3 times").count()).collect();
-        assert_eq!(said, if is_named { vec![1] } else { vec![] }, "{seconds}: {:#?}", plan.status);
-        assert_eq!(plan.status.nodes.failed, u32::from(is_named));
-        assert_eq!(world.cluster.ledger().unwrap().suspects.get(&at[0]).is_some_and(|suspect| suspect.since > 0), is_named);
-    }
-}
-
-/// One fall fails a node, and its pods serve again at once.
-#[test]
-fn a_node_that_failed_by_its_only_fall_is_named_until_that_is_forgotten() {
-    let (mut world, mut operator, at) = with_updated(&json!({"maxFlaps": 1, "partition": 2}), 4, 1, 1);
-    world.change(|cluster| {
-        let soon = cluster.now + 2;
-        let pod = pods_of(cluster, &at[0]).next().unwrap();
-        pod.crash();
-        pod.ready_at = soon;
-    });
-    let plan = run(&mut world, &mut operator, 200);
-    let states: Vec<_> = plan.status.node_states.iter().filter(|state| state.name == at[0]).collect();
-    assert!(matches!(states[..], [state] if state.reason == "CrashLoop"), "{:#?}", plan.status);
-    assert!(states[0].message.contains("after 600 s without a break"), "{}", states[0].message);
-}
-
 /// When a person cordons a Node whose machine starts anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cordoned {
@@ -338,4 +268,230 @@ fn a_cordon_excuses_the_loss_of_a_machine_unless_it_comes_later() {
         }
         assert_eq!(rolled_back, when == Cordoned::Afterwards, "{when:?}: {:#?}", world.cluster.ledger());
     }
+}
+
+/// One machine reboots twice; its Node says so some seconds before its pods are started anew.
+#[test]
+fn a_machine_that_reboots_twice_condemns_nothing_though_its_pods_start_after_its_kubelet() {
+    let mut said = Vec::new();
+    for (cordoned, times) in [(false, 2), (true, 2), (true, 3)] {
+        let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
+        let mut plan = None;
+        for _ in 0..times {
+            if cordoned {
+                world.change(|cluster| cluster.edit_node(&at[0], |node| node["spec"]["unschedulable"] = true.into()));
+                run(&mut world, &mut operator, 2);
+            }
+            world.change(|cluster| boots(cluster, &at[0]));
+            run(&mut world, &mut operator, 3);
+            world.change(|cluster| {
+                let now = cluster.now;
+                pods_of(cluster, &at[0]).for_each(|pod| {
+                    pod.crash();
+                    (pod.ready, pod.ready_at) = (false, now + 15);
+                });
+            });
+            run(&mut world, &mut operator, 40);
+            world.change(|cluster| cluster.edit_node(&at[0], |node| node["spec"]["unschedulable"] = false.into()));
+            plan = Some(run(&mut world, &mut operator, 100));
+        }
+        said.push((cordoned, times, condition(&plan.unwrap(), "RolledBack") == ROLLED_BACK));
+    }
+    assert!(said.iter().all(|(.., back)| !back), "cordoned, times, rolled back: {said:?}");
+}
+
+/// Two machines die after they got image 2; the template is corrected to image 3.
+#[test]
+fn losses_of_a_former_revision_condemn_no_other() {
+    for both_back in [true, false] {
+        let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 4);
+        for node in at.iter().take(2) {
+            world.change(|cluster| cluster.machine_dies(node, 90));
+            for _ in 0..200 {
+                if both_back {
+                    come_back(&mut world);
+                }
+                run(&mut world, &mut operator, 1);
+            }
+        }
+        let plan = run(&mut world, &mut operator, 1);
+        eprintln!("{both_back}: {:?}", condition(&plan, "Stalled"));
+        edit(&mut world, |wish| wish.image = 3);
+        let plan = run(&mut world, &mut operator, 20);
+        let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
+        assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")), "{both_back}: nobody has run it yet: {:?}", rollout.lost);
+    }
+}
+
+/// Two of four machines that run it die for good; Nodes that are not Ready are ignored.
+#[test]
+fn dead_machines_that_are_ignored_do_not_keep_others_at_the_failed_revision() {
+    let (mut world, mut operator) = proving(&rolls_back(), 8, 2);
+    edit(&mut world, |wish| wish.ignores_not_ready = true);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 300, |world| serving_with(world, 2).len() == 4).unwrap();
+    run(&mut world, &mut operator, 5);
+    let at: Vec<_> = serving_with(&world, 2).into_iter().take(4).collect();
+    for node in at.iter().take(2) {
+        node_is_ready(&mut world, node, false);
+    }
+    let plan = run(&mut world, &mut operator, 900);
+    assert_eq!(condition(&plan, "RolledBack"), ROLLED_BACK);
+    assert_eq!(serving_with(&world, 2), Vec::<String>::new(), "{:#?}", plan.status.node_states);
+}
+
+/// The same for a sound revision: one machine dies for good after its update.
+#[test]
+fn a_dead_machine_that_is_ignored_does_not_hold_a_revision_up_for_good() {
+    let (mut world, mut operator) = proving(&json!({}), 6, 1);
+    edit(&mut world, |wish| wish.ignores_not_ready = true);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 300, |world| serving_with(world, 2).len() == 3).unwrap();
+    let at = serving_with(&world, 2);
+    node_is_ready(&mut world, &at[0], false);
+    let plan = run(&mut world, &mut operator, 1500);
+    assert!(on(&world, 2) == 6, "{} of 6 after 25 minutes: {:#?}", on(&world, 2), plan.status.node_states);
+}
+
+/// Machines whose instance ends when it dies: their Nodes go within seconds. T is longer than the proof.
+#[test]
+fn a_revision_after_which_machines_go_fails_though_they_go_after_it_was_proved() {
+    let mut said = Vec::new();
+    for notready in [0, 5, 20, 40] {
+        let (mut world, mut operator) = proving(&rolls_back(), 6, 1);
+        edit(&mut world, |wish| wish.image = 2);
+        let bad = world.cluster.wish.revision_of(2);
+        let (mut gone, mut plan, mut current, mut names) = (0, None, false, 0);
+        let mut dying: Vec<(usize, String)> = Vec::new();
+        for second in 0..900 {
+            let now = world.cluster.now;
+            let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 90;
+            let killed: BTreeSet<String> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            for node in killed {
+                if !dying.iter().any(|(_, other)| *other == node) {
+                    node_is_ready(&mut world, &node, notready == 0);
+                    dying.push((second + notready, node));
+                }
+            }
+            for (_, node) in dying.iter().filter(|(at, _)| *at == second) {
+                names += 1;
+                world.change(|cluster| {
+                    cluster.leave(node);
+                    cluster.join(&format!("new{names}"));
+                });
+                gone += 1;
+            }
+            dying.retain(|(at, _)| *at > second);
+            plan = world.fair_second(&mut operator).or(plan);
+            current |= plan.as_ref().unwrap().status.revisions.current == bad;
+        }
+        let plan = plan.unwrap();
+        said.push((notready, gone, current, condition(&plan, "RolledBack") == ROLLED_BACK));
+    }
+    assert!(said.iter().all(|(.., back)| *back), "not Ready for so long, machines that went, ever current, rolled back: {said:?}");
+}
+
+/// It kills the machine 70 s after readiness, which is back after 90 s.
+#[test]
+fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_minutes() {
+    let mut missed = Vec::new();
+    for budget in [1, 2] {
+        for after in [65, 80, 120] {
+            for down in [60, 120] {
+                let (mut world, mut operator) = proving(&rolls_back(), 8, budget);
+                let outcome = release(&mut world, &mut operator, 1500, |world, _| {
+                    come_back(world);
+                    kill(world, after, down);
+                });
+                if condition(&outcome.plan, "RolledBack") != ROLLED_BACK {
+                    missed.push((budget, after, down, outcome.reached, outcome.ever_current));
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not rolled back (budget, after, down, reached, current): {missed:?}");
+}
+
+/// It kills a machine that is back at once, every half a minute.
+#[test]
+fn a_machine_that_dies_again_before_its_last_loss_was_judged_was_lost_twice() {
+    let (mut world, mut operator) = proving(&rolls_back(), 5, 1);
+    let outcome = release(&mut world, &mut operator, 400, |world, _| kill(world, 15, 8));
+    assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().suspects);
+}
+
+/// A node is dead for days, and ignored; the operator is restarted every 100 s.
+#[test]
+fn a_restart_of_the_operator_makes_no_company_of_nodes_that_are_dead_for_long() {
+    let mut said = Vec::new();
+    for restarted in [false, true] {
+        let (mut world, mut operator) = proving(&rolls_back(), 8, 1);
+        edit(&mut world, |wish| wish.ignores_not_ready = true);
+        node_is_ready(&mut world, "n0", false);
+        run(&mut world, &mut operator, 300);
+        let bad = world.cluster.wish.revision_of(2);
+        edit(&mut world, |wish| wish.image = 2);
+        let mut plan = None;
+        for second in 0..1500 {
+            if restarted && second % 100 == 0 {
+                operator.crash(&world, 0);
+            }
+            let now = world.cluster.now;
+            let back: Vec<_> = world.cluster.nodes.keys().filter(|node| **node != "n0").cloned().collect();
+            let dead_for_good = |pod: &Pod| pod.node == "n0";
+            for node in back {
+                if world.cluster.pods.iter().all(|pod| pod.node != node || pod.ready_at <= now) {
+                    node_is_ready(&mut world, &node, true);
+                }
+            }
+            let old = |pod: &&Pod| !dead_for_good(pod) && pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
+            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, 60)));
+            plan = world.fair_second(&mut operator).or(plan);
+        }
+        said.push((restarted, condition(&plan.unwrap(), "RolledBack") == ROLLED_BACK));
+    }
+    assert_eq!(said, [(false, true), (true, true)], "restarted, rolled back");
+}
+
+/// It takes its machine down 15 s after it was ready; nobody repairs that.
+#[test]
+fn a_revision_that_takes_its_machine_down_for_good_reaches_one_node_whether_dead_nodes_are_ignored_or_not() {
+    for ignores in [false, true] {
+        let (mut world, mut operator) = proving(&rolls_back(), 4, 1);
+        edit(&mut world, |wish| wish.ignores_not_ready = ignores);
+        let bad = world.cluster.wish.revision_of(2);
+        let outcome = release(&mut world, &mut operator, 600, |world, _| {
+            let now = world.cluster.now;
+            let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + 15;
+            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            for node in &killed {
+                node_is_ready(world, node, false);
+            }
+        });
+        let what = format!("ignored: {ignores}: {outcome:?}");
+        assert_eq!((outcome.reached, outcome.fewest, outcome.ever_current), (1, 3, false), "{what}");
+    }
+}
+
+/// All nodes run it; two machines die after each other and go.
+#[test]
+fn a_revision_that_has_lost_two_machines_is_not_that_of_all_nodes() {
+    let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 6);
+    for node in at.iter().take(2) {
+        node_is_ready(&mut world, node, false);
+        run(&mut world, &mut operator, 150);
+    }
+    for node in at.iter().take(2) {
+        world.change(|cluster| cluster.leave(node));
+    }
+    let plan = run(&mut world, &mut operator, 200);
+    let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
+    assert_ne!(
+        plan.status.revisions.current,
+        world.cluster.wish.revision_of(2),
+        "{:?}, lost {:?}",
+        condition(&plan, "Progressing"),
+        rollout.lost
+    );
 }

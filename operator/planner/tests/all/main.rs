@@ -24,6 +24,7 @@ mod in_place_world;
 mod losses;
 mod node_rights;
 mod noise;
+mod outages;
 mod placement;
 mod places;
 mod pod_admission;
