@@ -2,7 +2,7 @@
 
 use crate::{
     hard_cases::{ROLLED_BACK, node_is_ready, pods_of, rolls_back, run, serving_with, with_updated},
-    proof::{come_back, proving, release},
+    proof::{PROVEN, proving, release, serving},
     rollout_state::{annotate, condition, edit, on},
     world::{
         World, audit,
@@ -13,6 +13,7 @@ use crate::{
     },
 };
 use crds::{ledger::GrantReason, names, token::Phase};
+use planner::Plan;
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -73,6 +74,18 @@ fn due(world: &World, after: i64) -> BTreeSet<String> {
 fn kill(world: &mut World, after: i64, away: i64) {
     let killed = due(world, after);
     world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, away)));
+}
+
+/// Machines that are back.
+pub fn come_back(world: &mut World) {
+    let now = world.cluster.now;
+    let is_back = |name: &&String| {
+        let down = world.cluster.nodes[*name]["status"]["ready"] != true;
+        down && world.cluster.pods.iter().all(|pod| pod.node != **name || pod.ready_at <= now)
+    };
+    for name in world.cluster.nodes.keys().filter(is_back).cloned().collect::<Vec<_>>() {
+        world.change(|cluster| cluster.edit_node(&name, |node| node["status"]["ready"] = true.into()));
+    }
 }
 
 /// What happens to a node without the revision.
@@ -494,4 +507,69 @@ fn a_revision_that_has_lost_two_machines_is_not_that_of_all_nodes() {
         condition(&plan, "Progressing"),
         rollout.lost
     );
+}
+
+/// Nodes go that were given the revision; how many after each other.
+fn machines_go(announced: bool) -> (usize, Plan) {
+    let (mut world, mut operator) = proving(&json!({}), 6, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let bad = world.cluster.wish.revision_of(2);
+    let mut gone = 0;
+    let mut plan = None;
+    for second in 0..400 {
+        let has = |name: &&String| {
+            let runs = |pod: &Pod| pod.node == **name && pod.revision() == bad && pod.ready;
+            world.cluster.pods.iter().any(runs) && serving(&world).contains(*name)
+        };
+        if let Some(name) = world.cluster.nodes.keys().find(has).cloned() {
+            if announced {
+                world.change(|cluster| cluster.edit_node(&name, |node| node["spec"]["unschedulable"] = true.into()));
+                plan = world.fair_second(&mut operator).or(plan);
+            }
+            world.change(|cluster| {
+                cluster.leave(&name);
+                cluster.join(&format!("new{second}"));
+            });
+            gone += 1;
+        }
+        plan = world.fair_second(&mut operator).or(plan);
+    }
+    (gone, plan.unwrap())
+}
+
+#[test]
+fn a_revision_after_which_two_machines_go_unannounced_has_failed() {
+    let (gone, plan) = machines_go(false);
+    assert_eq!((gone, condition(&plan, "Stalled")), (2, Some(("True", "MaxFailedNodes"))));
+    let stalled = plan.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
+    assert!(stalled.message.starts_with("the revision has lost 2 machines (NodesLost): "), "{}", stalled.message);
+}
+
+#[test]
+fn a_revision_is_not_to_blame_for_machines_that_a_person_cordons_before_they_go() {
+    let (gone, plan) = machines_go(true);
+    assert!(gone > 2, "{gone}");
+    assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn a_revision_that_kills_its_machine_again_and_again_fails_and_is_rolled_back() {
+    for (after, down) in [(15, 20), (15, 90), (50, 20), (200, 20), (200, 90)] {
+        let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 1);
+        let bad = world.cluster.wish.revision_of(2);
+        let outcome = release(&mut world, &mut operator, 1500, |world, _| {
+            come_back(world);
+            let now = world.cluster.now;
+            let old = |pod: &&Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
+            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
+            world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, down)));
+        });
+        let what = format!("dies after {after} s for {down} s: {outcome:?}");
+        // What kills a machine later has been proved by then.
+        if after < PROVEN {
+            assert!(outcome.reached == 1 && outcome.fewest >= 7, "{what}");
+        }
+        assert!(!outcome.ever_current, "{what}");
+        assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 8), "{what}");
+    }
 }

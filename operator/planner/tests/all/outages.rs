@@ -2,8 +2,8 @@
 
 use crate::{
     hard_cases::{ROLLED_BACK, node_is_ready, rolls_back, run, with_updated},
-    losses::{are_back, go_down, is_rolled_back, without},
-    proof::proving,
+    losses::{are_back, come_back, go_down, is_rolled_back, without},
+    proof::{proving, release},
     rollout_state::{condition, edit, on},
     world::World,
 };
@@ -255,5 +255,25 @@ fn outages_that_come_again_and_again_condemn_the_revision_whether_or_not_the_ope
         let ledger = world.cluster.ledger();
         assert_eq!(condition(&plan.unwrap(), "RolledBack"), ROLLED_BACK, "restarted: {restarted}, {ledger:#?}");
         assert_eq!(on(&world, 1), 4);
+    }
+}
+
+#[test]
+fn machines_that_die_together_or_by_themselves_condemn_no_revision() {
+    // By name of the node: the second at which it dies, and for how long.
+    let outage: &[(usize, &str)] = &[(100, "n1"), (110, "n3"), (120, "n2")];
+    let twice: &[(usize, &str)] = &[(40, "n1"), (140, "n1")];
+    for deaths in [outage, twice] {
+        for down in [20, 90] {
+            let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 6, 1);
+            let outcome = release(&mut world, &mut operator, 1800, |world, second| {
+                come_back(world);
+                for (_, node) in deaths.iter().filter(|(at, _)| *at == second) {
+                    world.change(|cluster| cluster.machine_dies(node, down));
+                }
+            });
+            assert_eq!(on(&world, 2), 6, "{deaths:?}, {down} s: {outcome:?}");
+            assert_eq!(condition(&outcome.plan, "Progressing"), Some(("False", "Complete")), "{deaths:?}, {down} s: {outcome:?}");
+        }
     }
 }

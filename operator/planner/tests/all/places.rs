@@ -1,12 +1,13 @@
 //! Which nodes get a revision that is not proved: those that had a turn, and no others that come back, come anew or get pods again.
 
 use crate::{
-    proof::{Flaps, proving, release, serving},
-    rollout_state::{condition, edit, on, seconds},
+    proof::{Flaps, PROVEN, proving, release, serving},
+    rollout_state::{condition, edit, on, reasons, seconds},
     world::{
         World,
         cluster::{node_of, revision},
         operator::Operator,
+        wish::{Marks, Wish},
     },
 };
 use crds::{ledger::GrantReason, names};
@@ -318,4 +319,91 @@ fn machines_that_are_replaced_again_and_again_fail_the_revision_after_the_second
     }
     assert_eq!((replaced, condition(&plan.unwrap(), "Stalled")), (2, Some(("True", "MaxFailedNodes"))));
     assert_eq!((on(&world, 2), serving(&world).len()), (0, 6));
+}
+
+#[test]
+fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revision_on() {
+    let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 6, 1);
+    edit(&mut world, |wish| wish.image = 99);
+    let mut reached: BTreeSet<String> = BTreeSet::new();
+    for round in 0..6 {
+        for _ in 0..120 {
+            world.fair_second(&mut operator);
+            let grants = world.cluster.ledger().unwrap().grants.values().filter(|grant| grant.kind == GrantReason::Update);
+            reached.extend(grants.map(|grant| grant.node_uid.clone()));
+        }
+        let Some(node) = world.cluster.ledger().unwrap().grants.keys().next().cloned() else { continue };
+        world.change(|cluster| cluster.leave(&node));
+        // With another name, and with the same one.
+        let name = if round % 2 == 0 { format!("new{round}") } else { node };
+        world.change(|cluster| cluster.join(&name));
+    }
+    assert_eq!(reached.len(), 1, "{reached:?}");
+    let plan = world.fair_second(&mut operator).unwrap();
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+}
+
+#[test]
+fn a_machine_that_joins_is_no_place_to_try_a_revision_on() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    release(&mut world, &mut operator, 20, |_, _| {});
+    world.change(|cluster| cluster.join("n9"));
+    let former = world.cluster.wish.revision_of(1);
+    for _ in 0..20 {
+        world.fair_second(&mut operator);
+        let runs = world.cluster.deployment_on("n9").map(|deployment| revision(&deployment["spec"]["template"]).to_owned());
+        assert!(runs.is_none_or(|runs| runs == former));
+    }
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+#[test]
+fn a_node_that_joins_while_paused_runs_what_the_others_run() {
+    for proven_after in [0, PROVEN] {
+        let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after}), 3, 1);
+        edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
+        world.change(|cluster| cluster.join("j0"));
+        let mut plan = None;
+        for _ in 0..60 {
+            plan = world.fair_second(&mut operator);
+        }
+        assert_eq!((on(&world, 1), on(&world, 2), serving(&world).len()), (4, 0, 4));
+        assert_eq!(reasons(&plan.unwrap()), ["Paused"]);
+        edit(&mut world, |wish| wish.paused = false);
+        world.run_until(&mut operator, 600, World::is_converged).unwrap();
+        assert_eq!((on(&world, 2), world.audit.violations.clone()), (4, Vec::<String>::new()));
+    }
+}
+
+#[test]
+fn without_a_revision_that_all_nodes_ran_a_node_that_joins_while_paused_runs_the_newest() {
+    let mut world = World::new(Wish { paused: true, ..Wish::new(Marks::Token, 1) }, 2);
+    let mut operator = Operator::default();
+    for _ in 0..60 {
+        world.fair_second(&mut operator);
+    }
+    assert_eq!((on(&world, 1), serving(&world).len()), (2, 2));
+}
+
+#[test]
+fn nodes_that_joined_with_a_revision_get_the_former_one_once_it_has_failed() {
+    for proven_after in [0, PROVEN] {
+        let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after, "nodeDeadlineSeconds": 60}), 3, 1);
+        edit(&mut world, |wish| wish.image = 99);
+        world.run_until(&mut operator, 60, |world| on(world, 99) == 1).unwrap();
+        world.change(|cluster| {
+            cluster.join("j0");
+            cluster.join("j1");
+        });
+        for _ in 0..200 {
+            world.fair_second(&mut operator);
+        }
+        world.change(|cluster| cluster.join("k0"));
+        for _ in 0..60 {
+            world.fair_second(&mut operator);
+        }
+        let serving = serving(&world);
+        assert!(["j0", "j1", "k0"].iter().all(|node| serving.contains(*node)), "{proven_after}: {serving:?}");
+        assert_eq!((on(&world, 99), world.audit.violations.clone()), (1, Vec::<String>::new()));
+    }
 }

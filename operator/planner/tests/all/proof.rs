@@ -6,7 +6,7 @@ use crate::{
     world,
 };
 
-use crds::{ledger::GrantReason, names, token::Phase};
+use crds::{names, token::Phase};
 use planner::Plan;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -211,24 +211,6 @@ fn a_pod_that_is_not_ready_for_too_long_fell_by_a_crash_if_its_kubelet_says_that
     }
 }
 
-#[test]
-fn a_failure_stays_though_the_node_serves_again_for_a_moment() {
-    let (mut world, mut operator) = proving(&json!({}), 4, 1);
-    let flaps = Flaps { good: 12, bad: 12, crashes: false };
-    let outcome = release(&mut world, &mut operator, 400, |world, _| flaps.second(world, 2));
-    assert_eq!((outcome.reached, condition(&outcome.plan, "Stalled")), (1, Some(("True", "MaxFailedNodes"))));
-    // It serves for half of the time that falls are remembered.
-    for _ in 0..300 {
-        outcome_is_halted(&mut world, &mut operator);
-    }
-}
-
-fn outcome_is_halted(world: &mut World, operator: &mut Operator) {
-    let plan = world.fair_second(operator).unwrap();
-    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-    assert_eq!(on(world, 2), 1);
-}
-
 /// Nothing fell: its pods took longer than they had.
 #[test]
 fn a_node_that_comes_through_after_its_deadline_has_failed_until_it_has_served_for_long_enough() {
@@ -310,181 +292,6 @@ fn a_machine_has_not_failed_because_a_former_one_of_its_name_had() {
     let rollout = ledger.rollout_state.as_ref().unwrap();
     assert_eq!((rollout.failed.len(), rollout.failed_nodes.len()), (0, 1));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-}
-
-#[test]
-fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
-    let (mut world, mut operator) = proving(&json!({}), 3, 1);
-    let flaps = Flaps { good: 12, bad: 12, crashes: false };
-    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
-    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
-    world.change(|cluster| {
-        cluster.edit_node(&node, |node| node["metadata"]["annotations"][names::RETRY_ANNOTATION] = "1".into());
-    });
-    mend(&mut world);
-    world.run_until(&mut operator, 600, World::is_converged).unwrap();
-}
-
-/// The backend of image 2 is there again: its pods are ready from now on.
-pub fn mend(world: &mut World) {
-    world.change(|cluster| {
-        let now = cluster.now;
-        cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.min(now));
-    });
-}
-
-#[test]
-fn a_person_who_asks_on_the_resource_lets_pass_all_that_failed_also_on_nodes_that_have_gone() {
-    let (mut world, mut operator) = proving(&json!({}), 4, 1);
-    let flaps = Flaps { good: 12, bad: 12, crashes: false };
-    // The value of another rollout asks for nothing.
-    world.change(|cluster| cluster.retry("1"));
-    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
-    outcome_is_halted(&mut world, &mut operator);
-    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
-    world.change(|cluster| cluster.leave(&node));
-    world.change(|cluster| cluster.join("new"));
-    mend(&mut world);
-    let plan = seconds(&mut world, &mut operator, 700);
-    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-    world.change(|cluster| cluster.retry("2"));
-    world.run_until(&mut operator, 600, World::is_converged).unwrap();
-    assert_eq!(on(&world, 2), 4);
-}
-
-#[test]
-fn what_was_rolled_back_is_tried_again_when_a_person_asks_for_it_and_fails_again_if_it_is_as_it_was() {
-    let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 3, 1);
-    let flaps = Flaps { good: 12, bad: 12, crashes: false };
-    let rolled_back = Some(("True", "RevisionFailed"));
-    let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
-    assert_eq!(condition(&outcome.plan, "RolledBack"), rolled_back);
-    for asked in ["1", "2"] {
-        world.change(|cluster| cluster.retry(asked));
-        let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
-        assert_eq!((outcome.reached, condition(&outcome.plan, "RolledBack")), (1, rolled_back), "{asked}");
-    }
-    world.change(|cluster| cluster.retry("3"));
-    world.run_until(&mut operator, 600, |world| on(world, 2) == 3 && world.is_converged()).unwrap();
-}
-
-#[test]
-fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revision_on() {
-    let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 6, 1);
-    edit(&mut world, |wish| wish.image = 99);
-    let mut reached: BTreeSet<String> = BTreeSet::new();
-    for round in 0..6 {
-        for _ in 0..120 {
-            world.fair_second(&mut operator);
-            let grants = world.cluster.ledger().unwrap().grants.values().filter(|grant| grant.kind == GrantReason::Update);
-            reached.extend(grants.map(|grant| grant.node_uid.clone()));
-        }
-        let Some(node) = world.cluster.ledger().unwrap().grants.keys().next().cloned() else { continue };
-        world.change(|cluster| cluster.leave(&node));
-        // With another name, and with the same one.
-        let name = if round % 2 == 0 { format!("new{round}") } else { node };
-        world.change(|cluster| cluster.join(&name));
-    }
-    assert_eq!(reached.len(), 1, "{reached:?}");
-    let plan = world.fair_second(&mut operator).unwrap();
-    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-}
-
-/// Nodes go that were given the revision; how many after each other.
-fn machines_go(announced: bool) -> (usize, Plan) {
-    let (mut world, mut operator) = proving(&json!({}), 6, 1);
-    edit(&mut world, |wish| wish.image = 2);
-    let bad = world.cluster.wish.revision_of(2);
-    let mut gone = 0;
-    let mut plan = None;
-    for second in 0..400 {
-        let has = |name: &&String| {
-            let runs = |pod: &world::pods::Pod| pod.node == **name && pod.revision() == bad && pod.ready;
-            world.cluster.pods.iter().any(runs) && serving(&world).contains(*name)
-        };
-        if let Some(name) = world.cluster.nodes.keys().find(has).cloned() {
-            if announced {
-                world.change(|cluster| cluster.edit_node(&name, |node| node["spec"]["unschedulable"] = true.into()));
-                plan = world.fair_second(&mut operator).or(plan);
-            }
-            world.change(|cluster| {
-                cluster.leave(&name);
-                cluster.join(&format!("new{second}"));
-            });
-            gone += 1;
-        }
-        plan = world.fair_second(&mut operator).or(plan);
-    }
-    (gone, plan.unwrap())
-}
-
-#[test]
-fn a_revision_after_which_two_machines_go_unannounced_has_failed() {
-    let (gone, plan) = machines_go(false);
-    assert_eq!((gone, condition(&plan, "Stalled")), (2, Some(("True", "MaxFailedNodes"))));
-    let stalled = plan.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
-    assert!(stalled.message.starts_with("the revision has lost 2 machines (NodesLost): "), "{}", stalled.message);
-}
-
-#[test]
-fn a_revision_is_not_to_blame_for_machines_that_a_person_cordons_before_they_go() {
-    let (gone, plan) = machines_go(true);
-    assert!(gone > 2, "{gone}");
-    assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
-}
-
-/// Machines that are back.
-pub fn come_back(world: &mut World) {
-    let now = world.cluster.now;
-    let is_back = |name: &&String| {
-        let down = world.cluster.nodes[*name]["status"]["ready"] != true;
-        down && world.cluster.pods.iter().all(|pod| pod.node != **name || pod.ready_at <= now)
-    };
-    for name in world.cluster.nodes.keys().filter(is_back).cloned().collect::<Vec<_>>() {
-        world.change(|cluster| cluster.edit_node(&name, |node| node["status"]["ready"] = true.into()));
-    }
-}
-
-#[test]
-fn a_revision_that_kills_its_machine_again_and_again_fails_and_is_rolled_back() {
-    for (after, down) in [(15, 20), (15, 90), (50, 20), (200, 20), (200, 90)] {
-        let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 1);
-        let bad = world.cluster.wish.revision_of(2);
-        let outcome = release(&mut world, &mut operator, 1500, |world, _| {
-            come_back(world);
-            let now = world.cluster.now;
-            let old = |pod: &&world::pods::Pod| pod.revision() == bad && pod.ready && now >= pod.ready_at + after;
-            let killed: BTreeSet<_> = world.cluster.pods.iter().filter(old).map(|pod| pod.node.clone()).collect();
-            world.change(|cluster| killed.iter().for_each(|node| cluster.machine_dies(node, down)));
-        });
-        let what = format!("dies after {after} s for {down} s: {outcome:?}");
-        // What kills a machine later has been proved by then.
-        if after < PROVEN {
-            assert!(outcome.reached == 1 && outcome.fewest >= 7, "{what}");
-        }
-        assert!(!outcome.ever_current, "{what}");
-        assert_eq!((condition(&outcome.plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 8), "{what}");
-    }
-}
-
-#[test]
-fn machines_that_die_together_or_by_themselves_condemn_no_revision() {
-    // By name of the node: the second at which it dies, and for how long.
-    let outage: &[(usize, &str)] = &[(100, "n1"), (110, "n3"), (120, "n2")];
-    let twice: &[(usize, &str)] = &[(40, "n1"), (140, "n1")];
-    for deaths in [outage, twice] {
-        for down in [20, 90] {
-            let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 6, 1);
-            let outcome = release(&mut world, &mut operator, 1800, |world, second| {
-                come_back(world);
-                for (_, node) in deaths.iter().filter(|(at, _)| *at == second) {
-                    world.change(|cluster| cluster.machine_dies(node, down));
-                }
-            });
-            assert_eq!(on(&world, 2), 6, "{deaths:?}, {down} s: {outcome:?}");
-            assert_eq!(condition(&outcome.plan, "Progressing"), Some(("False", "Complete")), "{deaths:?}, {down} s: {outcome:?}");
-        }
-    }
 }
 
 #[test]
@@ -570,20 +377,6 @@ fn a_revision_of_which_more_nodes_broke_than_are_listed_is_not_proved_any_more()
 }
 
 #[test]
-fn a_machine_that_joins_is_no_place_to_try_a_revision_on() {
-    let (mut world, mut operator) = proving(&json!({}), 3, 1);
-    release(&mut world, &mut operator, 20, |_, _| {});
-    world.change(|cluster| cluster.join("n9"));
-    let former = world.cluster.wish.revision_of(1);
-    for _ in 0..20 {
-        world.fair_second(&mut operator);
-        let runs = world.cluster.deployment_on("n9").map(|deployment| world::cluster::revision(&deployment["spec"]["template"]).to_owned());
-        assert!(runs.is_none_or(|runs| runs == former));
-    }
-    world.run_until(&mut operator, 600, World::is_converged).unwrap();
-}
-
-#[test]
 fn operators_that_are_restarted_prove_a_revision_and_condemn_one_that_flaps() {
     for flapping in [false, true] {
         let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 4, 1);
@@ -646,57 +439,6 @@ fn what_all_nodes_lack_condemns_no_revision_and_reaches_no_other_node_meanwhile(
     // The same where only what was updated lacks it: that is the revision.
     let (outcome, ..) = with_backend_away(4, false);
     assert_eq!(condition(&outcome.plan, "RolledBack"), Some(("True", "RevisionFailed")));
-}
-
-#[test]
-fn a_node_that_joins_while_paused_runs_what_the_others_run() {
-    for proven_after in [0, PROVEN] {
-        let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after}), 3, 1);
-        edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
-        world.change(|cluster| cluster.join("j0"));
-        let mut plan = None;
-        for _ in 0..60 {
-            plan = world.fair_second(&mut operator);
-        }
-        assert_eq!((on(&world, 1), on(&world, 2), serving(&world).len()), (4, 0, 4));
-        assert_eq!(reasons(&plan.unwrap()), ["Paused"]);
-        edit(&mut world, |wish| wish.paused = false);
-        world.run_until(&mut operator, 600, World::is_converged).unwrap();
-        assert_eq!((on(&world, 2), world.audit.violations.clone()), (4, Vec::<String>::new()));
-    }
-}
-
-#[test]
-fn without_a_revision_that_all_nodes_ran_a_node_that_joins_while_paused_runs_the_newest() {
-    let mut world = World::new(Wish { paused: true, ..Wish::new(Marks::Token, 1) }, 2);
-    let mut operator = Operator::default();
-    for _ in 0..60 {
-        world.fair_second(&mut operator);
-    }
-    assert_eq!((on(&world, 1), serving(&world).len()), (2, 2));
-}
-
-#[test]
-fn nodes_that_joined_with_a_revision_get_the_former_one_once_it_has_failed() {
-    for proven_after in [0, PROVEN] {
-        let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after, "nodeDeadlineSeconds": 60}), 3, 1);
-        edit(&mut world, |wish| wish.image = 99);
-        world.run_until(&mut operator, 60, |world| on(world, 99) == 1).unwrap();
-        world.change(|cluster| {
-            cluster.join("j0");
-            cluster.join("j1");
-        });
-        for _ in 0..200 {
-            world.fair_second(&mut operator);
-        }
-        world.change(|cluster| cluster.join("k0"));
-        for _ in 0..60 {
-            world.fair_second(&mut operator);
-        }
-        let serving = serving(&world);
-        assert!(["j0", "j1", "k0"].iter().all(|node| serving.contains(*node)), "{proven_after}: {serving:?}");
-        assert_eq!((on(&world, 99), world.audit.violations.clone()), (1, Vec::<String>::new()));
-    }
 }
 
 /// Whether the newest revision has become the one that all nodes ran, though those nodes are missing, and what is said of the rollout.

@@ -2,7 +2,8 @@
 //! others have taken out, and what a person lets pass.
 
 use crate::{
-    proof::{Flaps, PROVEN, come_back, proving, release},
+    losses::come_back,
+    proof::{Flaps, PROVEN, proving, release},
     rollout_state::{condition, edit, on, seconds},
     world::{self, World, operator::Operator},
 };
@@ -167,4 +168,78 @@ fn a_suspect_is_named_as_one_also_while_the_load_balancer_is_waited_for() {
     world.run_until(&mut operator, 60, |world| soaks(world).is_some()).unwrap();
     world.change(|cluster| cluster.pods.iter_mut().filter(|pod| pod.revision() == wanted).take(1).for_each(world::pods::Pod::crash));
     world.run_until(&mut operator, 10, |world| soaks(world).is_some_and(|message| message.contains("; suspect since"))).unwrap();
+}
+
+#[test]
+fn a_failure_stays_though_the_node_serves_again_for_a_moment() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    let outcome = release(&mut world, &mut operator, 400, |world, _| flaps.second(world, 2));
+    assert_eq!((outcome.reached, condition(&outcome.plan, "Stalled")), (1, Some(("True", "MaxFailedNodes"))));
+    // It serves for half of the time that falls are remembered.
+    for _ in 0..300 {
+        outcome_is_halted(&mut world, &mut operator);
+    }
+}
+
+fn outcome_is_halted(world: &mut World, operator: &mut Operator) {
+    let plan = world.fair_second(operator).unwrap();
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    assert_eq!(on(world, 2), 1);
+}
+
+#[test]
+fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
+    let (mut world, mut operator) = proving(&json!({}), 3, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    world.change(|cluster| {
+        cluster.edit_node(&node, |node| node["metadata"]["annotations"][names::RETRY_ANNOTATION] = "1".into());
+    });
+    mend(&mut world);
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+}
+
+/// The backend of image 2 is there again: its pods are ready from now on.
+fn mend(world: &mut World) {
+    world.change(|cluster| {
+        let now = cluster.now;
+        cluster.pods.iter_mut().for_each(|pod| pod.ready_at = pod.ready_at.min(now));
+    });
+}
+
+#[test]
+fn a_person_who_asks_on_the_resource_lets_pass_all_that_failed_also_on_nodes_that_have_gone() {
+    let (mut world, mut operator) = proving(&json!({}), 4, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    // The value of another rollout asks for nothing.
+    world.change(|cluster| cluster.retry("1"));
+    release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
+    outcome_is_halted(&mut world, &mut operator);
+    let node = world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().failed.keys().next().unwrap().clone();
+    world.change(|cluster| cluster.leave(&node));
+    world.change(|cluster| cluster.join("new"));
+    mend(&mut world);
+    let plan = seconds(&mut world, &mut operator, 700);
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    world.change(|cluster| cluster.retry("2"));
+    world.run_until(&mut operator, 600, World::is_converged).unwrap();
+    assert_eq!(on(&world, 2), 4);
+}
+
+#[test]
+fn what_was_rolled_back_is_tried_again_when_a_person_asks_for_it_and_fails_again_if_it_is_as_it_was() {
+    let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 3, 1);
+    let flaps = Flaps { good: 12, bad: 12, crashes: false };
+    let rolled_back = Some(("True", "RevisionFailed"));
+    let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
+    assert_eq!(condition(&outcome.plan, "RolledBack"), rolled_back);
+    for asked in ["1", "2"] {
+        world.change(|cluster| cluster.retry(asked));
+        let outcome = release(&mut world, &mut operator, 600, |world, _| flaps.second(world, 2));
+        assert_eq!((outcome.reached, condition(&outcome.plan, "RolledBack")), (1, rolled_back), "{asked}");
+    }
+    world.change(|cluster| cluster.retry("3"));
+    world.run_until(&mut operator, 600, |world| on(world, 2) == 3 && world.is_converged()).unwrap();
 }
