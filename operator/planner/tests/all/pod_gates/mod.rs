@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::needless_pass_by_value, reason = "cases are written where they are used")]
 
+mod random;
+mod sources;
+
 use crate::gates::standing;
-use crds::{node_readiness_gate::ConditionStatus, pod_readiness_gate::RESERVED_CONDITIONS};
-use k8s_openapi::api::core::v1::Taint;
 use planner::{
-    facts::{NodeCondition, NodeFacts},
-    gates_shared::{Key, ReplicaHealth, Source},
+    facts::NodeFacts,
+    gates_shared::Key,
     node_gates::GateLinks,
     pod_gates::{
         Gate, Pod, PodPlan, World,
@@ -16,10 +17,9 @@ use planner::{
         owners,
         policy_objects::policy,
         status::{ForbiddenWrites, status},
-        world::{Attachment, GATES_PER_NAMESPACE, ObjectKey, PodCondition, Target},
+        world::{GATES_PER_NAMESPACE, PodCondition},
     },
 };
-use proptest::{collection, prelude::*, sample::select};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -213,145 +213,6 @@ fn the_default_counts_while_the_source_says_nothing_and_unset_takes_only_our_own
 }
 
 #[test]
-fn a_source_that_cannot_be_read_keeps_opens_or_closes_as_told() {
-    for (mode, before, wanted) in [
-        ("Keep", None, None),
-        ("Keep", Some("True"), Some("True")),
-        ("Keep", Some("False"), Some("False")),
-        ("Open", None, Some("True")),
-        ("Open", Some("False"), Some("True")),
-        ("Closed", None, Some("False")),
-        ("Closed", Some("True"), Some("False")),
-    ] {
-        let gate = gate("api", json!({"failMode": mode, "source": {"service": {"name": "db"}}}));
-        let conditions = before.map(|status| condition(status, "SourceTrue", "")).into_iter().collect();
-        let mut world = world(vec![gate.clone()], Pod { conditions, ..pod() });
-        let broken = Source { found: Some(3), broken: Some("endpoints cannot be seen".into()) };
-        world.services.insert(("web".into(), "db".into()), broken);
-        let views = decide(&world, &key(), None, NOW).views;
-        let status = status(&world, &gate, &[], views.values().map(|view| ("p", view)), None, None, NOW);
-        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").unwrap();
-        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "SourceUnreadable"));
-        assert_eq!(standing(&status.conditions), ["Reconciling"]);
-        assert!(ready.message.contains("endpoints cannot be seen") && ready.message.contains(mode), "{}", ready.message);
-        let after = settled_in(world, None);
-        assert_eq!(says(&after).map(|(status, _)| status), wanted, "{mode}, it was {before:?}");
-    }
-}
-
-#[test]
-fn a_source_that_was_not_looked_at_yet_changes_nothing_whatever_the_fail_mode() {
-    for mode in ["Keep", "Open", "Closed"] {
-        let gate = gate("api", json!({"failMode": mode, "default": "True", "source": {"service": {"name": "db"}}}));
-        let mut world = world(vec![gate], pod());
-        assert_eq!(decide(&world, &key(), None, NOW).patch, None);
-        world.services.insert(("web".into(), "db".into()), Source::default());
-        assert_eq!(decide(&world, &key(), None, NOW).patch, None);
-    }
-}
-
-fn node(taints: &[(&str, &str)], conditions: &[(&str, ConditionStatus)]) -> NodeFacts {
-    let taint = |(key, effect): &(&str, &str)| Taint { key: (*key).into(), effect: (*effect).into(), ..Taint::default() };
-    let condition =
-        |(type_, status): &(&str, ConditionStatus)| NodeCondition { type_: (*type_).into(), status: *status, heartbeat: 0, transition: 0 };
-    NodeFacts { taints: taints.iter().map(taint).collect(), conditions: conditions.iter().map(condition).collect(), ..NodeFacts::default() }
-}
-
-#[test]
-fn conditions_and_taints_of_the_node_are_followed_and_a_pod_without_node_has_none() {
-    let ready = json!({"nodeCondition": {"type": "Ready"}});
-    let pressure = json!({"nodeCondition": {"type": "DiskPressure", "status": "False"}});
-    let taint = json!({"nodeTaint": {"key": "example.com/out"}});
-    let no_execute = json!({"nodeTaint": {"key": "example.com/out", "effect": "NoExecute"}});
-    let tainted =
-        node(&[("example.com/out", "NoSchedule")], &[("Ready", ConditionStatus::True), ("DiskPressure", ConditionStatus::Unknown)]);
-    let plain = node(&[], &[("Ready", ConditionStatus::False), ("DiskPressure", ConditionStatus::False)]);
-    for (source, node, wanted) in [
-        (&ready, Some(&tainted), Some("True")),
-        (&ready, Some(&plain), Some("False")),
-        (&ready, None, None),
-        (&pressure, Some(&tainted), Some("False")),
-        (&pressure, Some(&plain), Some("True")),
-        (&taint, Some(&tainted), Some("False")),
-        (&taint, Some(&plain), Some("True")),
-        (&no_execute, Some(&tainted), Some("True")),
-    ] {
-        let after = settled_in(world(vec![gate("node", json!({"source": source}))], pod()), node);
-        assert_eq!(says(&after).map(|(status, _)| status), wanted, "{source} of {node:?}");
-        let nowhere = world(vec![gate("node", json!({"source": source}))], Pod { node: String::new(), ..pod() });
-        assert_eq!(decide(&nowhere, &key(), None, NOW).patch, None);
-    }
-}
-
-#[test]
-fn services_objects_and_http_servers_are_followed() {
-    let object = json!({"objectCondition": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "db", "type": "Available"}});
-    let object_key = ObjectKey {
-        asked_by: "web".into(),
-        api_version: "apps/v1".into(),
-        kind: "Deployment".into(),
-        namespace: "web".into(),
-        name: "db".into(),
-    };
-    let found = |found| Source { found: Some(found), broken: None };
-    for (conditions, wanted) in [
-        (None, None),
-        (Some(vec![]), None),
-        (Some(vec![("Available", "False")]), Some("False")),
-        (Some(vec![("Available", "True")]), Some("True")),
-    ] {
-        let mut world = world(vec![gate("object", json!({"source": object}))], pod());
-        let conditions = conditions.map(|list| list.into_iter().map(|(type_, status)| (type_.to_owned(), status.to_owned())).collect());
-        world.objects.insert(object_key.clone(), found(conditions.clone()));
-        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), wanted, "{conditions:?}");
-    }
-    for (endpoints, wanted) in [(0, "False"), (1, "True"), (9, "True")] {
-        let mut world = world(vec![gate("service", json!({"source": {"service": {"name": "db"}}}))], pod());
-        world.services.insert(("web".into(), "db".into()), Source { found: Some(endpoints), broken: None });
-        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), Some(wanted), "{endpoints}");
-    }
-    for (expected, answered, wanted) in [(None, 204, "True"), (None, 302, "False"), (Some(302), 302, "True"), (Some(200), 204, "False")] {
-        let mut http = json!({"port": 8080, "path": "/ready"});
-        http["expectedStatus"] = expected.into();
-        let mut world = world(vec![gate("http", json!({"source": {"http": http}}))], pod());
-        let target = Target { namespace: "web".into(), url: "http://10.0.0.1:8080/ready".into(), period: 10_000, timeout: 1_000 };
-        assert_eq!(world.wanted_answers(), BTreeSet::from([target.clone()]));
-        world.answers.insert(target, Source { found: Some(answered), broken: None });
-        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), Some(wanted), "{expected:?} {answered}");
-    }
-}
-
-#[test]
-fn a_node_that_is_not_attached_holds_other_pods_but_not_the_replicas_that_it_waits_for() {
-    let follows = || vec![gate("edge", json!({"source": {"ingressDaemonSet": {"name": "edge"}}}))];
-    let is = |detached, invalid| {
-        let nodes = BTreeMap::from([("n1".to_owned(), ReplicaHealth { chosen: true, detached, ..ReplicaHealth::default() })]);
-        Source { found: Some(Some(Attachment { uid8: "0a1b2c3d".into(), invalid, nodes: Arc::new(nodes) })), broken: None }
-    };
-    let resource = |detached| is(detached, false);
-    let own = Pod { labels: texts(&[(crds::names::RESOURCE_LABEL, "0a1b2c3d")]), ..pod() };
-    let elsewhere = Pod { node: "n2".into(), ..pod() };
-    for (source, pod, wanted) in [
-        (resource(false), pod(), Some("True")),
-        (resource(true), pod(), Some("False")),
-        (resource(true), own, Some("True")),
-        (resource(true), elsewhere.clone(), None),
-        (Source { found: Some(None), broken: None }, pod(), None),
-    ] {
-        let mut world = world(follows(), pod.clone());
-        world.attachments.insert(("web".into(), "edge".into()), source);
-        assert_eq!(says(&settled_in(world, None)).map(|(status, _)| status), wanted, "{pod:?}");
-    }
-    // While its spec is not valid nothing is known of nodes that it does not use already.
-    let closed = || vec![gate("edge", json!({"source": {"ingressDaemonSet": {"name": "edge"}}, "failMode": "Closed"}))];
-    for (pod, wanted) in [(pod(), ("True", "SourceTrue")), (elsewhere, ("False", "SourceUnreadable"))] {
-        let mut world = world(closed(), pod);
-        world.attachments.insert(("web".into(), "edge".into()), is(false, true));
-        assert_eq!(says(&settled_in(world, None)), Some(wanted));
-    }
-}
-
-#[test]
 fn a_container_that_starts_anew_closes_the_gate_until_the_source_has_said_something_else() {
     let gates = || vec![by_label(json!({"resetOnRestart": true}))];
     // Containers may restart before anybody says anything.
@@ -478,163 +339,6 @@ fn only_a_gate_that_asks_for_it_and_selects_by_labels_has_a_policy_and_that_is_f
     assert_eq!(namespaces, &json!({"kubernetes.io/metadata.name": "web", crds::names::INJECT_LABEL: "enabled"}));
     assert!(policy.policy["spec"]["matchConditions"].to_string().contains(r"it\\'s"), "{}", policy.policy);
     assert!(policy.name.len() <= 63 && policy.name.starts_with("pod-gate-web-demo-"), "{}", policy.name);
-}
-
-/// What one of three owners does next, and what becomes of its write.
-#[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is drawn by itself")]
-struct Step {
-    owner: usize,
-    hold: bool,
-    /// The write is lost; or it is made, but its answer is lost, so it is made again.
-    lost: bool,
-    repeated: bool,
-    /// The operator looks, at what was there so many steps ago, and its patch arrives or not.
-    looks: bool,
-    behind: usize,
-    patch_lost: bool,
-    restarts: bool,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.1));
-    (0..3_usize, 0..3_usize, flags).prop_map(|(owner, behind, (hold, lost, repeated, looks, patch_lost, restarts))| Step {
-        owner,
-        hold,
-        lost,
-        repeated,
-        looks,
-        behind,
-        patch_lost,
-        restarts,
-    })
-}
-
-const OWNERS: [&str; 3] = ["in-place", "ops", "tests"];
-const HOLDS: &str = crds::names::READINESS_HOLDS_ANNOTATION;
-
-/// Applies an owner's patch to the annotation, as the API server does: all or nothing.
-fn write_holds(annotations: &mut Option<String>, operations: &Value) -> bool {
-    let mut object = json!({"metadata": {"uid": "pod-uid"}});
-    if let Some(text) = annotations.as_deref() {
-        object["metadata"]["annotations"] = json!({ HOLDS: text });
-    }
-    for operation in operations.as_array().unwrap() {
-        // To the API server a member that is missing equals null.
-        if operation["op"] == "test" && object.pointer(operation["path"].as_str().unwrap()).unwrap_or(&Value::Null) == &operation["value"] {
-            continue;
-        }
-        let one: json_patch::Patch = serde_json::from_value(json!([operation])).unwrap();
-        if json_patch::patch(&mut object, &one).is_err() {
-            return false;
-        }
-    }
-    *annotations = object["metadata"]["annotations"].get(HOLDS).and_then(Value::as_str).map(str::to_owned);
-    true
-}
-
-fn seen(annotations: Option<&String>, conditions: &[Value], restarts: u32) -> Pod {
-    let entries: Vec<_> = annotations.into_iter().map(|text| (HOLDS, text.as_str())).collect();
-    Pod { annotations: texts(&entries), conditions: conditions.iter().map(as_condition).collect(), restarts, ..pod() }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-
-    #[test]
-    fn gates_converge_when_three_owners_hold_and_release_at_random_and_writes_are_lost_and_repeated(
-        steps in collection::vec(step(), 1..60),
-        reset in any::<bool>(),
-    ) {
-        let gate = gate("manual", json!({"source": {"manual": {}}, "resetOnRestart": reset}));
-        let mut annotations: Option<String> = None;
-        let mut conditions = vec![json!({"type": "Ready", "status": "False"}), json!({"type": "example.com/theirs", "status": "True"})];
-        let mut restarts = 0;
-        let mut wanted = [false; 3];
-        let mut history: Vec<Pod> = Vec::new();
-        for step in &steps {
-            wanted[step.owner] = step.hold;
-            restarts += u32::from(step.restarts);
-            // Each owner goes on until what it wants is there: a write may be lost, made twice, or based on the past.
-            for _ in 0..=usize::from(step.repeated) {
-                let before = annotations.clone();
-                let after = if step.hold {
-                    Some(owners::hold(before.as_deref(), OWNERS[step.owner], "k").unwrap())
-                } else {
-                    owners::release(before.as_deref(), OWNERS[step.owner], "k").unwrap()
-                };
-                let Some(patch) = owners::patch("pod-uid", before.is_some(), HOLDS, before.as_deref(), after.as_deref()) else { continue };
-                if !step.lost {
-                    prop_assert!(write_holds(&mut annotations, &patch));
-                    prop_assert!(!write_holds(&mut annotations, &patch), "a write whose answer was lost changes nothing the second time");
-                }
-            }
-            history.push(seen(annotations.as_ref(), &conditions, restarts));
-            if step.looks {
-                let place = history.len().saturating_sub(1 + step.behind);
-                let plan = decide(&world(vec![gate.clone()], history[place].clone()), &key(), None, NOW);
-                if let Some(patch) = plan.patch.filter(|_| !step.patch_lost) {
-                    only_ours(&patch)?;
-                    merge(&mut conditions, &patch);
-                }
-            }
-            one_of_each(&conditions)?;
-        }
-        // What was lost is made again, and the operator sees what is there.
-        for (owner, held) in OWNERS.iter().zip(wanted) {
-            let before = annotations.clone();
-            let after = if held { Some(owners::hold(before.as_deref(), owner, "k").unwrap()) } else { owners::release(before.as_deref(), owner, "k").unwrap() };
-            if let Some(patch) = owners::patch("pod-uid", before.is_some(), HOLDS, before.as_deref(), after.as_deref()) {
-                prop_assert!(write_holds(&mut annotations, &patch));
-            }
-        }
-        let was_reset = |conditions: &[Value]| conditions.iter().any(|condition| condition["type"] == TYPE && condition["reason"] == "ContainerRestarted");
-        for _ in 0..2 {
-            let plan = decide(&world(vec![gate.clone()], seen(annotations.as_ref(), &conditions, restarts)), &key(), None, NOW);
-            if let Some(patch) = plan.patch {
-                only_ours(&patch)?;
-                merge(&mut conditions, &patch);
-            }
-        }
-        let last = decide(&world(vec![gate], seen(annotations.as_ref(), &conditions, restarts)), &key(), None, NOW);
-        prop_assert_eq!(last.patch, None, "it settles");
-        one_of_each(&conditions)?;
-        let status = conditions.iter().find(|condition| condition["type"] == TYPE).map(|condition| condition["status"] == "True");
-        prop_assert_eq!(status, Some(!wanted.contains(&true) && !was_reset(&conditions)));
-        prop_assert_eq!(annotations.is_some(), wanted.contains(&true), "nothing is left where nobody holds");
-    }
-
-    #[test]
-    fn no_patch_ever_contains_a_condition_of_kubernetes_whatever_gates_and_pods_say(
-        type_ in select([&RESERVED_CONDITIONS[..], &[TYPE]].concat()),
-        label in select(&["true", "false", "maybe"][..]),
-        default in select(&["True", "False", "Unset"][..]),
-        before in select(&["True", "False", "Unknown", ""][..]),
-    ) {
-        // The definition refuses such a gate; an older one may let it through.
-        let mut gate = by_label(json!({"default": default}));
-        gate.spec.condition_type = type_.to_owned();
-        let conditions = if before.is_empty() { vec![] } else { vec![PodCondition { type_: type_.to_owned(), ..condition(before, "SourceTrue", "") }] };
-        let pod = Pod { gates: vec![type_.to_owned()], conditions, ..labelled(label) };
-        if let Some(patch) = decide(&world(vec![gate], pod), &key(), None, NOW).patch {
-            only_ours(&patch)?;
-        }
-    }
-}
-
-fn only_ours(patch: &Value) -> Result<(), TestCaseError> {
-    let types: BTreeSet<_> =
-        patch["status"]["conditions"].as_array().unwrap().iter().map(|entry| entry["type"].as_str().unwrap()).collect();
-    prop_assert_eq!(types, BTreeSet::from([TYPE]));
-    prop_assert_eq!(patch["status"].as_object().unwrap().len(), 1);
-    Ok(())
-}
-
-fn one_of_each(conditions: &[Value]) -> Result<(), TestCaseError> {
-    let types: BTreeSet<_> = conditions.iter().map(|condition| condition["type"].as_str().unwrap()).collect();
-    prop_assert_eq!(types.len(), conditions.len());
-    prop_assert!(types.contains("example.com/theirs") && types.contains("Ready"));
-    Ok(())
 }
 
 #[test]
