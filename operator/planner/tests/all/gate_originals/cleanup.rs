@@ -1,0 +1,159 @@
+//! What gates and resources that are gone have left on a node, and what of it goes.
+
+use super::{after, apply, facts, initializing, node, startup, tainted, taints, texts, world};
+use crds::{
+    names,
+    node_readiness_gate::{Effect, GateTaint},
+};
+use planner::{
+    node_gates::{
+        World,
+        leftovers::{GatesAndResources, Leftovers, leftovers},
+        legacy, preset,
+        record::annotation_key,
+    },
+    spec::node_rights::NodeRights,
+};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where every mark may be a resource's.
+fn left(node: &Value, present: &BTreeSet<String>) -> Leftovers {
+    let world = World { rights: NodeRights::all(), ..World::default() };
+    leftovers(&facts(node), present, &GatesAndResources { world, ..GatesAndResources::default() })
+}
+
+#[test]
+fn what_gates_have_left_on_a_node_goes_and_nothing_else() {
+    let waiting = world(startup(), &[]);
+    let other = json!({"key": "other", "effect": "NoExecute"});
+    let (mut held, _) = after(&waiting, &tainted("n1", std::slice::from_ref(&other)));
+    held["metadata"]["annotations"]["ingressdaemonsets.mumoshu.github.io/gate-broken"] = "no record".into();
+    held["metadata"]["annotations"]["mine"] = "kept".into();
+    let found = left(&held, &BTreeSet::new());
+    assert_eq!((found.taints, found.annotations.len()), (vec!["startup.k8s.io/initializing:NoSchedule".to_owned()], 2));
+    apply(&mut held, &found.patch.unwrap()).unwrap();
+    assert_eq!((taints(&held), texts(&held["metadata"]["annotations"])), (vec![other], BTreeMap::from([("mine".into(), "kept".into())])));
+    assert_eq!(left(&held, &BTreeSet::new()).patch, None);
+}
+
+/// A node that three resources use and two hold detached.
+fn held_by_resources() -> Value {
+    let entry = |phase: &str, key: &str, time: i64, previous: Option<&str>| json!({ "id": 7, "phase": phase, "key": key, "value": "", "previous": previous, "time": time });
+    let holders = json!({
+        "aaaaaaaa": entry("Detached", "detached", 20, None),
+        "bbbbbbbb": entry("Detached", "out", 10, Some("before")),
+        "cccccccc": entry("Attached", "detached", 30, None),
+    });
+    let mut held = node("n1");
+    held["metadata"]["labels"] =
+        ["aaaaaaaa", "bbbbbbbb", "cccccccc"].into_iter().map(|uid8| (names::member_label(uid8), Value::from("serving"))).collect();
+    held["metadata"]["labels"]["mine"] = "kept".into();
+    held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: holders.to_string(), "detached": "", "out": "", "mine": "kept" });
+    held
+}
+
+#[test]
+fn what_resources_that_are_gone_have_left_on_a_node_goes_and_marks_that_were_there_before_come_back() {
+    let mut held = held_by_resources();
+    let found = left(&held, &BTreeSet::new());
+    assert_eq!((found.labels.len(), found.restored.as_slice()), (3, &["annotation out".to_owned()][..]));
+    apply(&mut held, &found.patch.unwrap()).unwrap();
+    assert_eq!(texts(&held["metadata"]["labels"]), BTreeMap::from([("mine".into(), "kept".into())]));
+    let stays = BTreeMap::from([("mine".into(), "kept".into()), ("out".into(), "before".into())]);
+    assert_eq!(texts(&held["metadata"]["annotations"]), stays);
+    assert_eq!(left(&held, &BTreeSet::new()).patch, None);
+}
+
+#[test]
+fn a_label_that_a_resource_that_is_gone_put_on_goes_or_goes_back() {
+    for previous in [None, Some("before")] {
+        let mark = names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL;
+        let entry =
+            json!({ "id": 7, "phase": "Detached", "key": format!("label:{mark}"), "value": "true", "previous": previous, "time": 1 });
+        let mut held = node("n1");
+        held["metadata"]["labels"] = json!({ mark: "true", "mine": "kept" });
+        held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: json!({ "aaaaaaaa": entry }).to_string() });
+        let found = left(&held, &BTreeSet::new());
+        assert_eq!((found.labels.len(), found.restored.len()), if previous.is_some() { (0, 1) } else { (1, 0) });
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert_eq!(held["metadata"]["labels"].get(mark).and_then(Value::as_str), previous);
+        assert_eq!(held["metadata"]["labels"]["mine"], "kept");
+        assert!(texts(&held["metadata"]["annotations"]).is_empty());
+    }
+}
+
+#[test]
+fn resources_that_are_there_keep_their_labels_and_their_marks() {
+    let mut held = held_by_resources();
+    let present = BTreeSet::from(["aaaaaaaa".to_owned(), "bbbbbbbb".to_owned(), "cccccccc".to_owned()]);
+    assert_eq!(left(&held, &present).patch, None);
+    let found = left(&held, &BTreeSet::from(["aaaaaaaa".to_owned()]));
+    apply(&mut held, &found.patch.unwrap()).unwrap();
+    assert_eq!(held["metadata"]["annotations"]["detached"], "", "it is held by the one that stays");
+    assert_eq!(held["metadata"]["annotations"]["out"], "before");
+    let holders = held["metadata"]["annotations"][names::HOLDERS_ANNOTATION].as_str().unwrap();
+    assert!(holders.contains("aaaaaaaa") && !holders.contains("bbbbbbbb"), "{holders}");
+    assert!(held["metadata"]["labels"].get(names::member_label("aaaaaaaa")).is_some());
+    assert!(held["metadata"]["labels"].get(names::member_label("bbbbbbbb")).is_none());
+}
+
+#[test]
+fn a_taint_that_was_there_before_stays_and_is_named() {
+    let (held, _) = after(&world(startup(), &[]), &tainted("n1", &[initializing()]));
+    let found = left(&held, &BTreeSet::new());
+    assert_eq!((found.taints.len(), found.adopted.len(), found.annotations.len()), (0, 1, 1));
+}
+
+#[test]
+fn records_of_a_gate_that_is_not_there_any_more_go_with_their_taints() {
+    let (held, _) = after(&world(startup(), &[]), &node("n1"));
+    let (after, _) = after(&World::default(), &held);
+    assert!(taints(&after).is_empty() && texts(&after["metadata"]["annotations"]).is_empty(), "{after}");
+}
+
+/// A taint that is not the operator's, and a record that the kubelet may have written.
+fn isolated(uid: &str) -> Value {
+    let record = json!({"g": "web", "k": "quarantine", "e": "NoExecute", "s": "held", "o": "applied", "c": "fresh", "t": 0});
+    let mut held = tainted("n1", &[json!({"key": "quarantine", "effect": "NoExecute"})]);
+    held["metadata"]["annotations"] = json!({ annotation_key(uid): record.to_string() });
+    held
+}
+
+#[test]
+fn a_taint_that_no_gate_is_known_to_have_had_stays_with_its_record_until_somebody_names_it() {
+    for uid in ["gone", "ids-0a1b", preset::UID, legacy::UID] {
+        let mut held = isolated(uid);
+        let found = left(&held, &BTreeSet::new());
+        assert_eq!((found.unknown.as_slice(), found.patch), (&["quarantine:NoExecute".to_owned()][..], None), "{uid}");
+        let had = |effect| GateTaint { key: "quarantine".into(), value: None, effect };
+        let naming = |effect| GatesAndResources { named: vec![had(effect)], ..GatesAndResources::default() };
+        assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &naming(Effect::NoSchedule)).patch, None, "another effect");
+        let mut remembering = GatesAndResources::default();
+        remembering.world.remember_taints([(uid.to_owned(), vec![had(Effect::NoExecute)])].into_iter(), |_| true);
+        for known in [naming(Effect::NoExecute), remembering] {
+            assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &known).taints, ["quarantine:NoExecute"]);
+        }
+        let found = leftovers(&facts(&held), &BTreeSet::new(), &naming(Effect::NoExecute));
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert!(taints(&held).is_empty() && texts(&held["metadata"]["annotations"]).is_empty(), "{held}");
+    }
+}
+
+#[test]
+fn a_label_by_which_no_resource_may_hold_a_node_stays_whatever_its_kubelet_has_annotated() {
+    let isolated = "node-restriction.kubernetes.io/isolated";
+    for previous in [None, Some("false")] {
+        let mark = |key: &str, previous: Option<&str>| json!({ "id": 7, "phase": "Detached", "key": format!("label:{key}"), "value": "true", "previous": previous, "time": 1 });
+        let allowed = names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL;
+        let mut held = node("n1");
+        held["metadata"]["labels"] = json!({ isolated: "true", allowed: "true" });
+        let entries = json!({ "aaaaaaaa": mark(isolated, previous), "bbbbbbbb": mark(allowed, None) });
+        held["metadata"]["annotations"] = json!({ names::HOLDERS_ANNOTATION: entries.to_string() });
+        let found = leftovers(&facts(&held), &BTreeSet::new(), &GatesAndResources::default());
+        assert_eq!(found.unknown_marks, [format!("label {isolated}")]);
+        apply(&mut held, &found.patch.unwrap()).unwrap();
+        assert_eq!(held["metadata"]["labels"], json!({ isolated: "true" }));
+        assert_eq!(leftovers(&facts(&held), &BTreeSet::new(), &GatesAndResources::default()).patch, None);
+    }
+}
