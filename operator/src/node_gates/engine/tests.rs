@@ -223,6 +223,7 @@ fn tainted(server: &Mutex<Server>) -> BTreeSet<String> {
 
 mod budget;
 mod interruptions;
+mod life;
 mod revisions;
 
 /// Looks at every node until there is nothing more to write.
@@ -358,32 +359,6 @@ async fn a_node_that_is_to_lose_its_release_in_a_while_is_looked_at_again_when_t
 }
 
 #[tokio::test]
-async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tried_again_by_the_tick_alone() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
-    let asked = || server.lock().unwrap().asked("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/nodereadinessgates/edge");
-    server.lock().unwrap().refuses = Some(("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io", 403));
-    let applied = |gate| Ok(Event::Apply(DeserializeGuard(Ok(gate))));
-    engine.gate_event(applied(gate()), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    assert_eq!((asked(), engine.finalizers), (1, Finalizers::Failed));
-    // As after each write of the status of an IngressDaemonSet.
-    engine.refresh_gates().await;
-    assert_eq!(asked(), 1);
-    server.lock().unwrap().refuses = None;
-    engine.tick(&mut Writing::new()).await;
-    assert_eq!((asked(), engine.finalizers), (2, Finalizers::Kept));
-    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
-    let expected = json!({"metadata": {"finalizers": [crds::names::FINALIZER], "resourceVersion": "1"}});
-    assert_eq!(body, expected, "one that somebody else has added meanwhile is not taken out");
-    let mut dry = gate();
-    dry.spec.dry_run = true;
-    engine.gate_event(applied(dry), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    assert_eq!(asked(), 2, "one that only ever ran dry leaves nothing behind");
-}
-
-#[tokio::test]
 async fn a_status_that_was_refused_is_written_at_the_next_tick_and_the_same_one_is_not_written_twice() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
@@ -509,65 +484,6 @@ async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_not
     assert_eq!(status["nodes"]["held"], 2);
 }
 
-/// Somebody deletes the gate, of which no policy is left.
-async fn delete_gate(engine: &mut Engine) {
-    let mut going = gate();
-    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
-    going.metadata.finalizers = Some(vec![crds::names::FINALIZER.to_owned()]);
-    let sync = NodePolicySync::new(
-        engine.client.clone(),
-        Arc::clone(&engine.state),
-        Arc::clone(&engine.admission),
-        None,
-        policy_sync::versions(true),
-    );
-    tokio::spawn(policy_sync::run(sync));
-    while engine.admission.is_present("g1") {
-        tokio::task::yield_now().await;
-    }
-    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(going)))), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    settle(engine).await;
-}
-
-#[tokio::test]
-async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_is_not() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
-    settle(&mut engine).await;
-    report(&mut engine).await;
-    let (.., status) = condition(&server, "Ready");
-    assert_eq!(status["taints"], json!([{"key": gate().spec.taint.key, "effect": "NoSchedule"}]), "what it may take from nodes later");
-    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
-    delete_gate(&mut engine).await;
-    report(&mut engine).await;
-    let (ready, reason, status) = condition(&server, "Ready");
-    assert_eq!((ready.as_str(), reason.as_str()), ("False", "DeletionBlocked"), "{status}");
-    server.lock().unwrap().refuses = None;
-    engine.failures.clear();
-    engine.sweep();
-    settle(&mut engine).await;
-    report(&mut engine).await;
-    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
-    assert_eq!(body["metadata"]["finalizers"], json!([]), "{body}");
-}
-
-#[tokio::test]
-async fn a_node_that_is_being_deleted_does_not_keep_a_gate_from_going() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
-    settle(&mut engine).await;
-    let mut node = server.lock().unwrap().nodes["n1"].clone();
-    assert!(node["metadata"]["annotations"].get(annotation_key("g1")).is_some(), "{node}");
-    // Somebody's finalizer keeps it.
-    node["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    engine.observer.learn(serde_json::from_value(node).unwrap());
-    delete_gate(&mut engine).await;
-    report(&mut engine).await;
-    let (.., body) = server.lock().unwrap().requests.iter().rfind(|(method, ..)| method == "PATCH").cloned().unwrap();
-    assert_eq!(body["metadata"]["finalizers"], json!([]), "{body}");
-}
-
 #[tokio::test]
 async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so() {
     let server = Arc::new(Mutex::new(Server::default()));
@@ -606,96 +522,6 @@ async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so()
     engine.sweep();
     settle(&mut engine).await;
     assert!(!is_recorded());
-}
-
-#[tokio::test]
-async fn a_gate_that_was_dry_takes_the_nodes_that_are_there_for_existing_ones_also_after_another_start() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    let mut engine = with_nodes(&server, &[]).await;
-    let mut dry = gate();
-    dry.spec.dry_run = true;
-    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(dry)))), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    settle(&mut engine).await;
-    report(&mut engine).await;
-    assert_eq!(condition(&server, "Ready").2.get("inForce"), None);
-    let mut on = gate();
-    on.metadata.generation = Some(2);
-    engine.gate_event(Ok(Event::Apply(DeserializeGuard(Ok(on.clone())))), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    settle(&mut engine).await;
-    report(&mut engine).await;
-    let status = condition(&server, "Ready").2;
-    let since = status["inForce"]["since"].as_str().unwrap().to_owned();
-    assert!(since.as_str() > "2026-01-01T00:00:00Z", "{status}");
-    // Another process reads it.
-    on.status = Some(serde_json::from_value(status).unwrap());
-    let mut another = with_nodes(&server, &["n1".to_owned()]).await;
-    another.known.objects.insert("edge".into(), on);
-    another.put_in_force();
-    assert_eq!(another.in_force["g1"].in_force.as_ref().map(|known| known.since.0.to_string()), Some(since));
-}
-
-#[tokio::test]
-async fn a_gate_that_cannot_get_its_finalizer_does_not_begin_to_write_and_leaves_records_alone() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    server.lock().unwrap().refuses = Some(("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io", 403));
-    let mut engine = engine(serve(&server), observer());
-    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::from([("edge".to_owned(), DeserializeGuard(Ok(gate())))]));
-    engine.refresh_gates().await;
-    settle(&mut engine).await;
-    assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 0, "neither a taint nor a record of it goes");
-    server.lock().unwrap().refuses = None;
-    engine.keep_finalizers().await;
-    let changes = engine.state.changes().await;
-    assert!(changes.gates);
-    engine.note(changes).await;
-    assert!(engine.state.world().gates.contains_key("g1"));
-}
-
-#[tokio::test]
-async fn a_gate_that_could_not_be_decoded_and_is_gone_at_the_next_list_is_not_waited_for() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    let mut engine = with_nodes(&server, &[]).await;
-    engine.known.unreadable.insert("broken".into());
-    engine.gate_event(Ok(Event::Init), &mut BTreeMap::new());
-    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
-    assert!(engine.known.unreadable.is_empty() && engine.known.objects.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were_listed() {
-    let server = Arc::new(Mutex::new(Server::default()));
-    let observer = observer();
-    let spec = json!({"template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}});
-    let resource = json!({
-        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
-        "metadata": {"name": "web", "namespace": "edge", "uid": "u"}, "spec": spec,
-    });
-    observer.take(vec![serde_json::from_value::<GuardedResource>(resource).unwrap()]);
-    let mut engine = engine(serve(&server), Arc::clone(&observer));
-    let labels = json!({});
-    let unreadable = |engine: &Engine| engine.state.links("edge", "web", &labels).map(|links| links.unreadable);
-    assert_eq!(unreadable(&engine), None, "it waits for the first list");
-    let mut requeue = observer.requeue().stream().boxed();
-    let forbidden = || {
-        let status = json!({"kind": "Status", "status": "Failure", "message": "gates is forbidden", "reason": "Forbidden", "code": 403});
-        Err(watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap())))
-    };
-    engine.gate_event(forbidden(), &mut BTreeMap::new());
-    assert_eq!(unreadable(&engine), None, "an API server that has just started may not know its rights yet");
-    tokio::time::advance(REFUSED_FOR).await;
-    engine.gate_event(forbidden(), &mut BTreeMap::new());
-    let why = unreadable(&engine).unwrap().unwrap();
-    assert!(why.contains("gates is forbidden") && why.contains("install the ClusterRole"), "{why}");
-    let marked = tokio::time::timeout(Duration::from_mins(1), requeue.next()).await.unwrap().unwrap();
-    assert_eq!(marked.name, "web");
-    engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
-    engine.refresh_gates().await;
-    assert_eq!(unreadable(&engine).flatten(), None, "they were listed");
-    // What was read once is what counts from then on.
-    engine.gate_event(forbidden(), &mut BTreeMap::new());
-    assert_eq!(unreadable(&engine).flatten(), None);
 }
 
 /// An `IngressDaemonSet` whose template has this beside a container.
