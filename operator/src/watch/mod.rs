@@ -5,6 +5,8 @@
 
 mod bounds;
 mod facts;
+#[cfg(test)]
+mod facts_tests;
 mod index;
 mod initial;
 mod partial;

@@ -4,9 +4,9 @@ use super::*;
 use crds::names;
 use serde_json::{Value, json};
 
-const UID: &str = "0a1b2c3d-0000-4000-8000-000000000000";
+pub(super) const UID: &str = "0a1b2c3d-0000-4000-8000-000000000000";
 
-fn of<K: DeserializeOwned>(value: Value) -> K {
+pub(super) fn of<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
@@ -25,7 +25,7 @@ fn unreadable(name: &str) -> GuardedResource {
     }))
 }
 
-fn node(name: &str, version: &str) -> Value {
+pub(super) fn node(name: &str, version: &str) -> Value {
     json!({ "metadata": { "name": name, "uid": format!("node-{name}"), "resourceVersion": version } })
 }
 
@@ -45,7 +45,7 @@ fn deployment(namespace: &str, node: &str, version: &str, owner: &str) -> Value 
     })
 }
 
-fn pod(namespace: &str, name: &str, node: &str) -> Value {
+pub(super) fn pod(namespace: &str, name: &str, node: &str) -> Value {
     json!({
         "metadata": {
             "name": name, "namespace": namespace, "uid": format!("p-{name}"), "resourceVersion": "5",
@@ -55,7 +55,7 @@ fn pod(namespace: &str, name: &str, node: &str) -> Value {
 }
 
 /// A view of one resource and one node, in which all has been listed.
-fn observer(nodes: Vec<Value>, deployments: Vec<Value>, pods: Vec<Value>) -> Observer {
+pub(super) fn observer(nodes: Vec<Value>, deployments: Vec<Value>, pods: Vec<Value>) -> Observer {
     let observer = Observer::default();
     observer.take::<GuardedResource>(vec![resource("web", UID, "i:1")]);
     observer.take::<Node>(nodes.into_iter().map(of).collect());
@@ -375,186 +375,6 @@ fn only_a_list_that_was_made_for_this_rebuilding_counts() {
         snapshot.listed_since_rebuild
     };
     assert_eq!([None, Some(6), Some(7)].map(listed), [false, false, true]);
-}
-
-fn node_facts(status: &Value) -> std::sync::Arc<NodeFacts> {
-    let mut object = node("a", "1");
-    object["status"] = status.clone();
-    observer(vec![object], Vec::new(), Vec::new()).node("a").unwrap()
-}
-
-#[test]
-fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_address() {
-    for (status, ready, silent) in [("True", true, false), ("False", false, false), ("Unknown", false, true)] {
-        let node = node_facts(&json!({ "conditions": [{ "type": "Ready", "status": status }] }));
-        assert_eq!((node.ready, node.silent), (ready, silent), "{status}");
-    }
-    let addresses = json!([
-        { "type": "Hostname", "address": "a.example.com" },
-        { "type": "ExternalIP", "address": "203.0.113.1" },
-        { "type": "InternalIP", "address": "10.0.0.1" },
-    ]);
-    assert_eq!(node_facts(&json!({ "addresses": addresses })).address.as_deref(), Some("10.0.0.1"));
-    let both = |addresses: &[&str]| {
-        let addresses: Vec<_> = addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
-        let node = node_facts(&json!({ "addresses": addresses }));
-        (node.address.clone(), node.ipv4_address.clone())
-    };
-    let texts = |first: &str, second: Option<&str>| (Some(first.to_owned()), second.map(str::to_owned));
-    assert_eq!(both(&["10.0.0.1", "2001:db8::1"]), texts("10.0.0.1", None));
-    assert_eq!(both(&["2001:db8::1", "2001:db8::2", "10.0.0.1", "10.0.0.2"]), texts("2001:db8::1", Some("10.0.0.1")));
-    assert_eq!(both(&["2001:db8::1"]), texts("2001:db8::1", None));
-}
-
-#[test]
-fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_evict_it() {
-    let started = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 1 } } }]);
-    let waits = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": {} } }]);
-    for (phase, reason, containers, refused) in [
-        ("Failed", Some("OutOfcpu"), json!([]), true),
-        ("Failed", Some("OutOfcpu"), started.clone(), false),
-        ("Failed", Some("Evicted"), started, false),
-        ("Failed", Some("Evicted"), waits, false),
-        // "Pod was rejected: The node had condition: [DiskPressure]."
-        ("Failed", Some("Evicted"), json!([]), true),
-        ("Failed", None, json!([]), false),
-        ("Pending", Some("OutOfcpu"), json!([]), false),
-    ] {
-        let mut object = pod("edge", "p", "a");
-        object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z".into();
-        // A kubelet whose clock is set wrong.
-        object["status"] =
-            json!({ "phase": phase, "reason": reason, "startTime": "1970-01-01T00:10:00Z", "containerStatuses": containers });
-        let facts = facts::pod(&of(object.clone()), &mut SpecInterner::default());
-        assert_eq!(facts.rejected_at, refused.then_some(7), "{object}");
-        assert_eq!(facts.evicted, reason == Some("Evicted") && !refused, "{object}");
-    }
-}
-
-#[test]
-fn a_pod_that_pulls_images_has_given_up_when_it_ended_before_all_of_them_were_there() {
-    let shown = |state: Value| json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }]);
-    let waits = || shown(json!({ "waiting": { "reason": "ContainerCreating" } }));
-    for (phase, reason, containers, pulled, given_up) in [
-        ("Pending", None, json!([]), false, false),
-        ("Pending", None, waits(), false, false),
-        ("Failed", Some("OutOfpods"), json!([]), false, true),
-        ("Failed", Some("Evicted"), waits(), false, true),
-        ("Failed", None, shown(json!({ "terminated": { "exitCode": 128, "reason": "StartError" } })), true, false),
-    ] {
-        let mut object = pod("edge", "p", "a");
-        object["metadata"]["creationTimestamp"] = "1970-01-01T00:00:07Z".into();
-        object["metadata"]["labels"][crds::names::PRE_PULL_LABEL] = "r1".into();
-        object["spec"]["containers"] = json!([{ "name": "c", "image": "i:2" }]);
-        object["status"] = json!({ "phase": phase, "reason": reason, "message": "no room", "containerStatuses": containers });
-        let pull = facts::pod(&of(object.clone()), &mut SpecInterner::default()).pull.unwrap();
-        assert_eq!((pull.created, pull.pulled, pull.given_up), (7, pulled, given_up), "{object}");
-        let trouble = given_up.then(|| (reason.unwrap_or_default().to_owned(), "no room".to_owned()));
-        assert_eq!(pull.trouble, trouble, "{object}");
-    }
-}
-
-#[test]
-fn a_pod_that_ends_well_as_its_kubelet_evicts_it_was_evicted() {
-    let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 107374184, available: 28956Ki. ";
-    for (phase, type_, reason, message, evicted) in [
-        ("Succeeded", "DisruptionTarget", "TerminationByKubelet", low, true),
-        ("Failed", "DisruptionTarget", "TerminationByKubelet", "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ", true),
-        ("Running", "DisruptionTarget", "TerminationByKubelet", low, false),
-        ("Failed", "DisruptionTarget", "TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.", false),
-        ("Failed", "DisruptionTarget", "TerminationByKubelet", "Pod was preempted by Kubelet to accommodate a critical pod", false),
-        ("Failed", "DisruptionTarget", "EvictionByEvictionAPI", low, false),
-        ("Succeeded", "Ready", "PodCompleted", low, false),
-    ] {
-        let mut object = pod("edge", "p", "a");
-        let ended = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 0 } } }]);
-        let condition = json!([{ "type": type_, "status": "True", "reason": reason, "message": message }]);
-        object["status"] = json!({ "phase": phase, "containerStatuses": ended, "conditions": condition });
-        assert_eq!(facts::pod(&of(object.clone()), &mut SpecInterner::default()).evicted, evicted, "{object}");
-    }
-}
-
-#[test]
-fn a_pod_says_how_its_container_ended_before_and_while_it_waits_to_be_started_again() {
-    let killed = json!({ "exitCode": 137, "reason": "OOMKilled", "startedAt": null, "finishedAt": null });
-    let asked = json!({ "exitCode": 143, "reason": "Error", "startedAt": null, "finishedAt": null });
-    let done = json!({ "exitCode": 0, "reason": "Completed", "startedAt": null, "finishedAt": null });
-    let waits = json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
-    let oom = Some(("OOMKilled".to_owned(), "container c ended with exit code 137".to_owned()));
-    let gate = |status: &str| json!([{ "type": names::IN_PLACE_GATE, "status": status }]);
-    let error = || Some(("Error".to_owned(), "container c ended with exit code 143".to_owned()));
-    for (gate, restarts, state, last, trouble) in [
-        (None, 1, json!({ "terminated": killed }), json!({}), oom.clone()),
-        // It is started again at once.
-        (None, 0, json!({ "terminated": killed }), json!({}), None),
-        (Some(gate("False")), 1, json!({ "terminated": killed }), json!({}), oom),
-        (
-            None,
-            1,
-            waits.clone(),
-            json!({ "terminated": killed }),
-            Some(("CrashLoopBackOff".to_owned(), "back-off 10s; container c ended with exit code 137 (OOMKilled)".to_owned())),
-        ),
-        (
-            None,
-            1,
-            waits.clone(),
-            json!({ "terminated": done }),
-            Some(("CrashLoopBackOff".to_owned(), "back-off 10s; container c ended with exit code 0 (Completed)".to_owned())),
-        ),
-        (None, 0, waits, json!({}), Some(("CrashLoopBackOff".to_owned(), "back-off 10s".to_owned()))),
-        (None, 1, json!({ "terminated": asked }), json!({}), error()),
-        (Some(gate("True")), 1, json!({ "terminated": asked }), json!({}), error()),
-        // An update in place ends the former container.
-        (Some(gate("False")), 1, json!({ "terminated": asked }), json!({}), None),
-        (None, 1, json!({ "terminated": done }), json!({}), None),
-        (None, 1, json!({ "running": {} }), json!({ "terminated": killed }), None),
-    ] {
-        let mut object = pod("edge", "p", "a");
-        if gate.is_some() {
-            object["spec"]["readinessGates"] = json!([{ "conditionType": names::IN_PLACE_GATE }]);
-        }
-        let status =
-            json!({ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": restarts, "state": state, "lastState": last });
-        object["status"] = json!({ "phase": "Running", "containerStatuses": [status], "conditions": gate.unwrap_or(json!([])) });
-        assert_eq!(facts::pod(&of(object.clone()), &mut SpecInterner::default()).trouble, trouble, "{object}");
-    }
-}
-
-#[test]
-fn the_template_of_an_orphan_is_that_of_its_deployment() {
-    let labels = json!({ "app": "web", "pod-template-hash": "1a" });
-    let set = json!({ "metadata": {}, "spec": { "selector": {}, "template": { "metadata": { "labels": labels } } } });
-    assert_eq!(facts::orphan_template(&of(set))["metadata"]["labels"], json!({ "app": "web" }));
-}
-
-#[test]
-fn health_checkers_are_settled_once_their_controller_has_seen_the_last_change() {
-    let settled = |observed: i64, updated: i32, ready: i32| {
-        let status = json!({
-            "observedGeneration": observed, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated, "numberReady": ready,
-            "currentNumberScheduled": 2, "numberMisscheduled": 0,
-        });
-        facts::daemon_set(of(json!({ "metadata": { "generation": 4 }, "status": status }))).is_settled(0)
-    };
-    assert!(settled(4, 2, 2));
-    assert!(!settled(3, 2, 2) && !settled(4, 1, 2) && !settled(4, 2, 1));
-}
-
-#[test]
-fn a_revision_that_a_daemon_set_of_ours_records_is_none_of_the_resource() {
-    let recorded = |kind: &str| {
-        let owner = json!([{ "apiVersion": "x/v1", "kind": kind, "name": "web", "uid": UID, "controller": true }]);
-        let data = json!({ "spec": { "template": { "spec": {} } } });
-        facts::revision(&of(json!({ "metadata": { "name": "r", "ownerReferences": owner }, "revision": 1, "data": data }))).is_some()
-    };
-    assert!(recorded("IngressDaemonSet") && !recorded("DaemonSet"));
-}
-
-#[test]
-fn the_ports_of_a_service_on_nodes_are_those_of_its_health_checks_too() {
-    let service = json!({ "spec": { "ports": [{ "port": 80, "nodePort": 30_080 }, { "port": 81 }], "healthCheckNodePort": 30_081 } });
-    assert_eq!(facts::node_ports(&of(service)), [30_080, 30_081]);
 }
 
 #[test]
