@@ -9,7 +9,7 @@ use crate::{
         timing::{self, Marked, TAINT_WITHIN},
     },
     reason::{self, NodeObject, Reason},
-    rollout::proof,
+    rollout::periods,
     snapshot::REFUSED_AGAIN,
     spec::ResolvedSpec,
 };
@@ -148,7 +148,7 @@ impl Pass<'_> {
     /// The node broke after its update, and has not served long enough since.
     pub(super) fn suspicion(&self, managed: &ManagedNode<'_>, settings: &ResolvedSpec) -> Option<Reason> {
         let suspect = self.plan.sights.suspect(managed.name)?;
-        let seconds = proof::good_after(&suspect, settings);
+        let seconds = periods::good_after(&suspect, settings);
         let Suspect { falls, outages, last, since, unbroken, .. } = suspect;
         let left = seconds.saturating_sub(unbroken).max(0);
         // While it does not serve the time would move with every pass.

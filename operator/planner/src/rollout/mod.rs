@@ -4,8 +4,10 @@
 
 pub mod evidence;
 pub mod grants;
+mod losses;
 pub mod managed_nodes;
 pub mod mark_conflicts;
+pub(crate) mod periods;
 pub mod proof;
 pub mod rebuild;
 pub mod rollout_state;

@@ -4,14 +4,19 @@
 //! A pod *falls* when a container of it restarts, or when it is not ready for more than ten seconds, or when its kubelet evicts it. A node
 //! is *suspect* that broke after it was attached with a revision that not all nodes have run: it keeps its slot of the budget until it has
 //! served long enough. A revision is *proved* once what runs it has served so. All clocks count *watched* seconds: those for which this
-//! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict.
+//! process looked, so that neither an absence of the operator nor a step of the clock changes a verdict. Machines that are lost are in
+//! `losses`.
 
 use crate::{
     facts::{PodFacts, readiness::has_ready_pods},
-    memory::{Boot, Loss, Losses, PodSight, Sight, Sights},
+    memory::{Boot, PodSight, Sight, Sights},
     node::{ManagedNode, clocks},
     objects::revisions::Targets,
     reason::{EVICTED, FALLS, FALLS_AFTER, LOST, RESTARTED, UNREADY, is_crash},
+    rollout::{
+        losses::{Company, JUDGED_AFTER, is_announced},
+        periods::Periods,
+    },
     snapshot::Snapshot,
     spec::ResolvedSpec,
 };
@@ -27,21 +32,10 @@ use std::{
     sync::Arc,
 };
 
-/// Seconds after which a kubelet, too, has forgotten how often a container restarted: the time in which it takes back its back-off.
-const FORGOTTEN_AFTER: i64 = 600;
 /// The longest list of suspects in the ledger.
 const LISTED: usize = 100;
 /// Of so many nodes that run the revision one may be suspect at any time by chance.
 const NOISE: usize = 100;
-
-/// Seconds after which a loss is judged: until then the other machines of an outage, whose Nodes turn not Ready within seconds, are known.
-const JUDGED_AFTER: i64 = 30;
-/// Seconds that lie between losses at most which have a common cause.
-const TOGETHER: i64 = 120;
-/// The same where none of the nodes that are lost is without the revision.
-const AT_ONCE: i64 = 10;
-/// Losses of a node, within [`FORGOTTEN_AFTER`], up to which it is a witness for others: one outage is chance, and so may be a second one.
-const BY_CHANCE: usize = 2;
 
 /// Where a node stands, as far as its revision is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,45 +63,6 @@ pub struct Proof<'a> {
     pub proved: bool,
 }
 
-/// Seconds that a spec gives.
-#[derive(Clone, Copy)]
-struct Periods {
-    proven_after: i64,
-    forgotten_after: i64,
-    node_deadline: i64,
-    max_flaps: u32,
-}
-
-impl Periods {
-    fn of(settings: &ResolvedSpec) -> Self {
-        let proven_after = settings.rollout.proven_after;
-        let (node_deadline, max_flaps) = (settings.rollout.node_deadline, settings.rollout.max_flaps);
-        Self { proven_after, forgotten_after: forgotten_after(proven_after), node_deadline, max_flaps }
-    }
-
-    /// Suspects and falls are counted at all.
-    fn suspects(self) -> bool {
-        self.proven_after > 0
-    }
-
-    /// Seconds for which a node that fell, and was lost with others, so often must serve without a break to count as good. What has failed
-    /// is bad until that is forgotten.
-    fn good_after(self, falls: u32, outages: u32) -> i64 {
-        let failed = self.max_flaps > 0 && falls.max(outages) >= self.max_flaps;
-        if falls > 1 || failed { self.forgotten_after } else { self.proven_after }
-    }
-}
-
-/// Seconds without a break after which falls are forgotten.
-pub(crate) fn forgotten_after(proven_after: i64) -> i64 {
-    if proven_after == 0 { 0 } else { proven_after.max(FORGOTTEN_AFTER) }
-}
-
-/// Seconds for which this node must serve without a break to count as good.
-pub(crate) fn good_after(suspect: &Suspect, settings: &ResolvedSpec) -> i64 {
-    Periods::of(settings).good_after(suspect.falls, suspect.outages)
-}
-
 /// How many of these nodes may be suspect by chance.
 pub fn noise(running: usize) -> usize {
     running / NOISE
@@ -128,11 +83,6 @@ fn update_under_way<'a>(managed: &ManagedNode<'a>, settings: &ResolvedSpec) -> O
 /// What its Deployment wants runs, and is ready.
 fn is_whole(managed: &ManagedNode<'_>) -> bool {
     managed.deployment.is_some_and(|deployment| has_ready_pods(deployment, managed.pods)) && !managed.is_lost()
-}
-
-/// Its machine is about to be taken away, or a person has put it out of use: that it goes is no news.
-fn is_announced(managed: &ManagedNode<'_>) -> bool {
-    managed.node.is_some_and(|node| node.unschedulable) || managed.is_draining()
 }
 
 /// A person or a detacher has taken it out, or is about to take it away.
@@ -215,11 +165,7 @@ impl Sights {
             nodes.insert(managed.name.to_owned(), sight);
         }
         let slots = targets.effective.budget.of(managed_nodes.iter().filter(|managed| managed.chosen).count());
-        let long_lost = |losses: &Losses| losses.down && losses.all.iter().all(|loss| loss.since > JUDGED_AFTER + TOGETHER);
-        let in_use = |managed: &&ManagedNode<'_>| boots.get(managed.name).is_some_and(|boot| boot.in_use);
-        let alive = managed_nodes.iter().filter(in_use).filter(|managed| !lost.get(managed.name).is_some_and(long_lost)).count();
-        // One that dies alone has no company, however large the budget is.
-        let company = Company { lost: &lost, slots: slots.min(alive.saturating_sub(1)).max(1) };
+        let company = Company::of(&lost, &boots, slots, managed_nodes);
         for (node, sight) in &mut nodes {
             sight.judge_loss(node, &company);
         }
@@ -237,74 +183,6 @@ impl Sights {
         next.proving = next.goes_on(targets, ledger, managed_nodes);
         next.proof = if next.proving { before.saturating_add(since) } else { 0 };
         next
-    }
-
-    /// UIDs of Nodes that have gone: those that were lost with the revision, and those that say nothing of it. `tells`: the loss of a node
-    /// says something; it was lost now, or so many seconds before the last look.
-    fn that_went(
-        &self,
-        snapshot: &Snapshot,
-        targets: &Targets,
-        ledger: &Ledger,
-        tells: impl Fn(&str, Option<i64>) -> bool,
-    ) -> (BTreeSet<String>, BTreeSet<String>) {
-        let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
-        let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
-        // What nobody saw run the revision says nothing of it: the Node went before its pods changed, or while no operator looked.
-        let reached: BTreeMap<_, _> = targets.rollout_state(ledger).into_iter().flat_map(|rollout| &rollout.reached).collect();
-        for (node, uid) in &reached {
-            let ran = |sight: &Sight| sight.node_uid == **uid && sight.revision == targets.effective.revision;
-            let there = snapshot.nodes.get(*node).is_some_and(|node| node.uid == **uid);
-            if self.revision == targets.effective.revision && self.gone.contains(*uid) && !there {
-                // Not in the ledger yet.
-                gone.insert((*uid).clone());
-            } else if !self.nodes.get(*node).is_some_and(ran) {
-                excused.insert((*uid).clone());
-            }
-        }
-        for (node, sight) in went {
-            if sight.announced || sight.excused || !tells(node, sight.loss.map(|(since, _)| since)) {
-                excused.insert(sight.node_uid.clone());
-            } else if sight.revision == targets.effective.revision
-                && (sight.is_recent(Periods::of(&targets.effective)) || reached.get(node) == Some(&&sight.node_uid))
-            {
-                gone.insert(sight.node_uid.clone());
-            }
-        }
-        (gone, excused)
-    }
-
-    fn lost_lately(&self, passed: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Losses> {
-        // Since when what is down at the first look has been so nobody knows: it is no news, and not dead yet.
-        let first = if self.revision.is_empty() { JUDGED_AFTER + TOGETHER + 1 } else { 0 };
-        let down: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_lost()).map(|managed| managed.name).collect();
-        // Until their images have changed their Deployments say the former revision.
-        let in_place: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_in_place()).map(|managed| managed.name).collect();
-        let boot = |node: &str| snapshot.nodes.get(node).map(|node| &node.boot_id);
-        let anew = self.boots.iter().filter(|(node, before)| boot(node) != Some(&before.id));
-        let anew: BTreeSet<_> = anew.map(|(node, _)| node.as_str()).collect();
-        let names: BTreeSet<_> = self.lost.keys().map(String::as_str).chain(down.iter().copied()).chain(anew.iter().copied()).collect();
-        let losses = |node: &str| {
-            let known = self.lost.get(node).cloned().unwrap_or_default();
-            let is_down = down.contains(node);
-            let mut all: Vec<_> = known.all.into_iter().map(|loss| Loss { since: loss.since.saturating_add(passed), ..loss }).collect();
-            if !known.down && (is_down || anew.contains(node)) {
-                let in_use = self.boots.get(node).is_some_and(|boot| boot.in_use);
-                let is_witness = in_use && all.len() < BY_CHANCE && !self.nodes.contains_key(node) && !in_place.contains(node);
-                all.push(Loss { since: if is_down { first } else { 0 }, in_use, is_witness });
-            }
-            let last = all.len().saturating_sub(1);
-            let all = all.into_iter().enumerate();
-            let all = all.filter(|(index, loss)| loss.since <= FORGOTTEN_AFTER || is_down && *index == last);
-            Losses { all: all.map(|(_, loss)| loss).collect(), down: is_down }
-        };
-        names.into_iter().map(|node| (node.to_owned(), losses(node))).filter(|(_, losses)| !losses.all.is_empty()).collect()
-    }
-
-    /// It is down for so long that it will not break any more, and says nothing of the revision.
-    fn is_dead(&self, managed: &ManagedNode<'_>) -> bool {
-        let last = self.lost.get(managed.name).and_then(|losses| losses.all.last());
-        managed.is_lost() && last.is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes that
@@ -470,18 +348,6 @@ impl Sights {
         (proof, if proof == 0 { String::new() } else { written(self.runs) })
     }
 
-    /// UIDs of Nodes that were lost after their update to this revision, which is not forgotten yet.
-    pub fn lost<'s>(&'s self, revision: &'s str) -> impl Iterator<Item = &'s str> {
-        let back = self.nodes.values().filter(move |sight| sight.losses > 0 && sight.revision == revision);
-        let gone = self.gone.iter().filter(move |_| self.revision == revision);
-        back.map(|sight| &sight.node_uid).chain(gone).map(String::as_str)
-    }
-
-    /// The Node went at this look, and the revision is not why.
-    pub(crate) fn excuses(&self, node_uid: &str) -> bool {
-        self.excused.contains(node_uid)
-    }
-
     /// What fell on the node with this revision is not forgotten yet.
     pub fn remembers(&self, node_uid: &str, revision: &str) -> bool {
         self.nodes.values().any(|sight| sight.node_uid == node_uid && sight.revision == revision && sight.falls() > 0)
@@ -535,11 +401,6 @@ impl Sight {
     /// It fell, or was lost with others, and has not served long enough since for that to be forgotten.
     fn has_history(&self) -> bool {
         self.falls() > 0 || self.outages > 0
-    }
-
-    /// It was attached so shortly ago that the loss of its machine speaks against the revision, or the last loss is not forgotten yet.
-    fn is_recent(&self, clocks: Periods) -> bool {
-        clocks.suspects() && self.attached && (self.served <= clocks.forgotten_after || self.outages > 0)
     }
 
     fn forget(&mut self) {
@@ -616,19 +477,6 @@ impl Sight {
         }
     }
 
-    /// Judges the loss of its machine, once those are known that were lost with it.
-    fn judge_loss(&mut self, node: &str, company: &Company<'_>) {
-        let Some((since, times)) = self.loss.filter(|(since, _)| *since >= JUDGED_AFTER) else { return };
-        self.loss = None;
-        if company.is_none(node, since) {
-            self.losses = self.losses.saturating_add(times);
-            self.last = LOST;
-            return;
-        }
-        self.excused = self.lost;
-        self.outages = self.outages.saturating_add(times);
-    }
-
     /// Whether a container restarted or a pod went; falls are counted only while the node is `judged`, and not where something else is why.
     fn look_at_pods(&mut self, managed: &ManagedNode<'_>, watched: i64, judged: bool, excused: bool) -> bool {
         let before = std::mem::take(&mut self.pods);
@@ -662,24 +510,6 @@ impl Sight {
             self.pods.push(next);
         }
         broke
-    }
-}
-
-/// Losses that are none of the revision: what happened around the same time was none either.
-struct Company<'l> {
-    lost: &'l BTreeMap<String, Losses>,
-    /// Nodes that may be under way at the same time.
-    slots: usize,
-}
-
-impl Company<'_> {
-    /// Nothing but the revision explains that this node was lost so many seconds ago.
-    fn is_none(&self, node: &str, since: i64) -> bool {
-        let others = || self.lost.iter().filter(|(other, _)| *other != node).map(|(_, losses)| &losses.all);
-        let within = |loss: &Loss, most: i64| loss.since.saturating_sub(since).abs() <= most;
-        // More at once than the revision could have reached at once.
-        let at_once = others().filter(|losses| losses.iter().any(|loss| loss.in_use && within(loss, AT_ONCE))).count() >= self.slots;
-        !at_once && !others().flatten().any(|loss| loss.is_witness && within(loss, TOGETHER))
     }
 }
 
