@@ -1,7 +1,9 @@
 //! The loop: what has changed, what follows for which node, one patch for each.
 
+mod named_resources;
 mod one_pass;
 mod report;
+mod retaint;
 
 pub use one_pass::NodesSeen;
 
@@ -22,7 +24,7 @@ use crds::{IngressDaemonSet, NodeReadinessGate, NodeReadinessGateStatus, UnixSec
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_controller::events::EventRecorder;
 use k8s_openapi::{
-    api::core::v1::{Node, Toleration},
+    api::core::v1::Node,
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
 };
 use kube::{
@@ -35,17 +37,17 @@ use kube::{
 };
 use planner::{
     facts::NodeFacts,
-    gates_shared::Key,
     node_gates::{
         Gate, GateClocks, Transition, World,
         decide::{GateView, decide},
         in_force::{Said, in_force},
         links::links,
-        record::{Cause, annotation_key, records},
+        record::annotation_key,
         retaint_budget::RetaintBudget,
         satisfiable::unsatisfiable,
     },
 };
+use retaint::{tally, use_retaint_budget};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -58,8 +60,6 @@ use tokio_util::sync::CancellationToken;
 const PARALLEL: usize = 64;
 /// Least time between two writes of status of one gate.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// For how long one count of what is left of a gate's retaint budget is used; each node that uses it is subtracted.
-const RETAINT_BUDGET_FOR: Duration = Duration::from_secs(1);
 /// So many refusals of patches of one node in a row are told in the status of its gates: one or two are the course of things.
 const TOLD_AFTER: u32 = 5;
 /// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights yet.
@@ -368,11 +368,11 @@ impl Engine {
                 world.gates = gates.into_iter().map(|(uid, gate)| (uid, Arc::new(gate))).collect();
             }
             self.remember_taints(world, &resources);
-            let absent = absent(world, &self.observer);
+            let absent = named_resources::absent(world, &self.observer);
             let changed = std::mem::replace(&mut world.absent, absent.clone()) != absent || changed;
-            let invalid = invalid(world, &self.observer);
+            let invalid = named_resources::invalid(world, &self.observer);
             let changed = std::mem::replace(&mut world.invalid, invalid.clone()) != invalid || changed;
-            let tolerations = tolerations(world, &self.observer);
+            let tolerations = named_resources::tolerations(world, &self.observer);
             let changed = std::mem::replace(&mut world.tolerations, tolerations.clone()) != tolerations || changed;
             std::mem::replace(&mut world.incomplete, incomplete) != incomplete || changed
         };
@@ -648,73 +648,6 @@ impl Engine {
             self.urgent.insert(name);
         }
     }
-}
-
-/// How many nodes a gate selects, and how many of them are held for having ceased to be ready.
-fn tally(gate: &Gate, views: &BTreeMap<String, BTreeMap<String, GateView>>, nodes: &BTreeMap<String, Arc<NodeFacts>>) -> (usize, usize) {
-    let seen = views.values().filter_map(|views| Some(views.get(&gate.uid)?.regressed));
-    // Those that were not looked at yet since the start bear what was decided before it.
-    let unseen = nodes.iter().filter(|(name, node)| !views.contains_key(*name) && gate.selects(node)).map(|(_, node)| {
-        records(&node.annotations).get(&gate.uid).is_some_and(|record| record.is_held() && record.cause == Cause::Regression)
-    });
-    seen.chain(unseen).fold((0, 0), |(matched, held), regressed| (matched + 1, held + usize::from(regressed)))
-}
-
-/// Which `IngressDaemonSets` gates name that do not exist; one that cannot be decoded does.
-fn absent(world: &World, observer: &Observer) -> BTreeSet<Key> {
-    let exists = |(namespace, name): &Key| observer.resource(namespace, name).is_some() || observer.unreadable(namespace, name).is_some();
-    world.wanted_replicas().into_iter().filter(|key| !exists(key)).collect()
-}
-
-/// Which `IngressDaemonSets` gates name whose spec is not valid, or cannot be decoded.
-fn invalid(world: &World, observer: &Observer) -> BTreeSet<Key> {
-    let is_invalid = |(namespace, name): &Key| {
-        let found = observer.resource(namespace, name);
-        let says = found.and_then(|resource| Some(resource.status.as_ref()?.says_invalid()));
-        says.unwrap_or(false) || observer.unreadable(namespace, name).is_some()
-    };
-    world.wanted_replicas().into_iter().filter(is_invalid).collect()
-}
-
-/// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that is not there, cannot be decoded, or is held
-/// without its template.
-fn tolerations(world: &World, observer: &Observer) -> BTreeMap<Key, Vec<Toleration>> {
-    let of = |(namespace, name): &Key| {
-        let resource = observer.resource(namespace, name)?;
-        resource.spec.template.pointer("/spec/containers")?;
-        let listed = resource.spec.template.pointer("/spec/tolerations").cloned().unwrap_or_else(|| serde_json::json!([]));
-        serde_json::from_value(listed).ok()
-    };
-    world.wanted_replicas().into_iter().filter_map(|key| Some((key.clone(), of(&key)?))).collect()
-}
-
-/// Whether another node may lose its release; if so, that node is taken from the retaint budget.
-fn use_retaint_budget(
-    budgets: &mut BTreeMap<String, (Instant, RetaintBudget)>,
-    tally: impl Fn() -> (usize, usize),
-    regressed: &mut BTreeMap<String, VecDeque<UnixSeconds>>,
-    gate: &Gate,
-    now: UnixSeconds,
-) -> bool {
-    let lately = regressed.entry(gate.uid.clone()).or_default();
-    while lately.front().is_some_and(|at| now - at >= 60) {
-        lately.pop_front();
-    }
-    let count = || {
-        let (matched, held) = tally();
-        RetaintBudget::of(gate, matched, held, lately.len())
-    };
-    let entry = budgets.entry(gate.uid.clone()).or_insert_with(|| (Instant::now(), count()));
-    if entry.0.elapsed() >= RETAINT_BUDGET_FOR {
-        *entry = (Instant::now(), count());
-    }
-    let open = entry.1.is_open();
-    if open {
-        entry.1.nodes -= 1;
-        entry.1.this_minute -= 1;
-        lately.push_back(now);
-    }
-    open
 }
 
 #[cfg(test)]
