@@ -1,7 +1,8 @@
 //! Judges what the operator did, by what the API server recorded: a pure function over an ordered history.
 //!
-//! The end-to-end scenarios judge a history from an empty cluster on, `kubectl ids audit` one that begins half-way
-//! ([`Audit::take_in`]) and never ends. [`watch`] gets the observations, [`order`] sorts them.
+//! Observations come in, from [`watch`] and in the order of [`order`]; violations go out. A scenario's history begins with an empty
+//! cluster, that of `kubectl ids audit` half-way ([`Audit::take_in`]), and it never ends. Nothing here asks how the operator decided: only
+//! what the spec promises, and what objects show, counts.
 
 mod budget;
 mod changes;

@@ -1,6 +1,7 @@
 //! The custom resources, the names that the product writes into the API, and the small formats behind them.
 //!
-//! No client and no I/O: the planner and every binary share this package.
+//! Texts of the API come in and values go out, or the other way round. No client and no I/O: the planner and every program share this
+//! package. Nothing here decides what follows from a value.
 
 pub mod duration;
 pub mod hash;

@@ -1,5 +1,7 @@
-//! The test bed: a real Kubernetes control plane, nodes made of processes, `HAProxy` and load, all inside namespaces of
-//! their own; and what is run on it: scenarios, the demo and benchmarks.
+//! The test bed, and what runs on it: scenarios, the demo and benchmarks.
+//!
+//! A bed is a real Kubernetes control plane, nodes made of processes, `HAProxy` and load, inside namespaces of its own. The product's own
+//! programs come in. Verdicts, figures and dumps go out, to the terminal and to `target`. The product uses nothing of this package.
 
 pub mod bed;
 pub mod bench;

@@ -1,5 +1,8 @@
-//! The operator of `IngressDaemonSet`: watches become snapshots ([`watch`]), the planner decides, [`write`](mod@write) makes one API
-//! call per action.
+//! The operator of `IngressDaemonSet`: watches become snapshots ([`watch`]), the planner decides, [`write`](mod@write) makes one API call
+//! per action.
+//!
+//! Flags ([`args`]) and objects of the API come in; writes, events and metrics go out. The package `planner` has every rule: nothing here
+//! decides what becomes of a node or pod.
 
 pub mod args;
 mod backoff;

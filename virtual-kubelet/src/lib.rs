@@ -1,9 +1,8 @@
-//! Kubernetes nodes without machines: a node that registers itself with a real API server, keeps its
-//! lease, and hands the pods that land on it to a *provider*.
+//! Kubernetes nodes without machines: a node that registers itself with a real API server, keeps its lease, and hands the pods that land on
+//! it to a *provider*. It knows nothing of the rest of this repository.
 //!
-//! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one
-//! node, and [`process::ProcessProvider`] runs those pods as local processes. [`fleet::Fleet`] is thousands of nodes whose
-//! pods are [`simulated`].
+//! [`node::NodeController`] owns the Node and Lease objects, [`pod::PodController`] owns the pods of one node, and
+//! [`process::ProcessProvider`] runs them as local processes. [`fleet::Fleet`] is thousands of nodes whose pods are [`simulated`].
 //!
 //! Crates whose types are in this API are here again, in the versions that fit:
 //!

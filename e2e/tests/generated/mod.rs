@@ -1,4 +1,5 @@
-//! Files of the repository that are written by `make generate` and compared in the tests.
+//! Files of the repository that `make generate` writes: a text comes in, and is compared with the file, or written to it. Who makes the
+//! text is the test that calls.
 
 use std::{env, fs};
 

@@ -1,11 +1,8 @@
 //! Every decision of the operator, as pure functions: no client, no clock, no log, no randomness.
 //!
-//! [`decide()`] takes a [`Snapshot`] of one `IngressDaemonSet` and of everything around it, and returns a [`Plan`]: what to
-//! do, what is held back and why, and when to look again. Equal snapshots give equal plans.
-//!
-//! The protocol that keeps the budget is [`step()`]: small, over `Copy` types, so that a model can search it exhaustively.
-//!
-//! `lint/structure/layers.yaml` has the modules in layers, the lowest first, and says what each contains. Each uses lower ones only.
+//! [`decide()`] takes a [`Snapshot`] of one `IngressDaemonSet` and of everything around it, and returns a [`Plan`]: what to do, what is
+//! held back and why, and when to look again. Equal snapshots give equal plans. [`step()`] is the protocol that keeps the budget, small
+//! enough for a model to search all of it. `lint/structure/layers.yaml` says what each module contains.
 
 pub mod decide;
 pub mod facts;

@@ -1,4 +1,4 @@
-//! What tests of several modules need.
+//! What tests of several modules need: a client of an API server that a closure plays, and one that admits objects. No test is here.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod admission;

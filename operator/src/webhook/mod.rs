@@ -1,9 +1,8 @@
-//! The webhook that taints nodes and gives pods readiness gates as they are created, for API servers without
-//! `MutatingAdmissionPolicies`.
+//! The webhook that taints nodes and gives pods readiness gates as they are created, for API servers without `MutatingAdmissionPolicies`.
 //!
-//! Every replica serves; the one that leads keeps certificates in a Secret, which all read. Gates come from their objects, and from
-//! [`gates_shared`](crate::gates_shared). A Node whose creation cannot be answered is created without the taint, and tainted when it is
-//! seen: nothing here writes to Nodes. A pod is then created without the readiness gate, and stays so.
+//! Every replica serves; the leader keeps certificates in a Secret, which all read. Gates come from their objects, and from
+//! [`gates_shared`](crate::gates_shared). A Node whose creation cannot be answered gets its taint when it is seen: nothing here writes to
+//! Nodes. A pod that cannot be answered is created without the readiness gate, and stays so.
 
 mod certificate_secret;
 mod certificates;

@@ -1,7 +1,7 @@
 //! The API that the API server expects of each node, behind `kubectl logs`, `exec`, `attach`, `cp`, `port-forward` and `top`.
 //!
-//! A provider implements [`PodHandlers`]; [`attach_pod_routes`] and [`attach_pod_metrics_routes`] put it on an axum router,
-//! [`router`] makes a whole one, and [`serve`] serves that over TLS. Commands and attached clients come over a WebSocket
+//! A provider implements [`PodHandlers`]: nothing here runs a pod. [`attach_pod_routes`] and [`attach_pod_metrics_routes`] put it on an
+//! axum router, [`router`] makes a whole one, and [`serve`] serves that over TLS. Commands and attached clients come over a WebSocket
 //! (`v5.channel.k8s.io` and its predecessors) or over SPDY/3.1, port-forwards over SPDY/3.1, alone or inside a WebSocket.
 //!
 //! ```no_run

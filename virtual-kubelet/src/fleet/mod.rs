@@ -1,5 +1,8 @@
 //! Thousands of simulated nodes in one process: one watch of pods, one of Nodes, one schedule of leases.
 //!
+//! A [`FleetConfig`] and faults come in; Nodes, leases and statuses of pods go to the API server. How a pod behaves is in
+//! [`simulated`](crate::simulated), nodes with processes in [`node`](crate::node) and [`pod`](crate::pod).
+//!
 //! ```no_run
 //! use tokio_util::sync::CancellationToken;
 //! use virtual_kubelet::fleet::{Fleet, FleetConfig, NodeFault};

@@ -1,5 +1,8 @@
 //! The Node object and its Lease.
 //!
+//! A [`NodeProvider`] says whether the node is well, options say how often that is written; the Node's status and the Lease go to the API
+//! server. Pods are in [`pod`](crate::pod).
+//!
 //! ```no_run
 //! use std::sync::Arc;
 //! use std::time::Duration;

@@ -1,5 +1,7 @@
-//! Pods as local processes, for development and tests. A container has mounts of its own and nothing
-//! else: it shares the network, the processes, the users and the root file system of the agent.
+//! Pods as local processes, for development and tests. A container has mounts of its own and nothing else: it shares the network, the
+//! processes, the users and the root file system of the agent.
+//!
+//! Pods come from [`pod`](crate::pod), their statuses go back there. Nothing here is a boundary for programs that one does not trust.
 //!
 //! ```no_run
 //! use std::path::PathBuf;

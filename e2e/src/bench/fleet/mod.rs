@@ -1,24 +1,8 @@
-//! A fleet of thousands of nodes in one process, beside two yardsticks of the same run: the limit, which makes the fewest
-//! writes that any node agent could, and KWOK.
+//! A fleet of thousands of nodes in one process, beside two yardsticks of the same run: the limit, which makes the fewest writes that any
+//! node agent could, and KWOK.
 //!
-//! Each run has a control plane of its own, all with the same flags. The largest fleet does everything; the others are there
-//! for how long their nodes take.
-//!
-//! What is counted how:
-//! - A phase's time ends when a watch sees its last node or pod done; CPU and requests a second later, and those of nodes not
-//!   before all have leases.
-//! - Requests of the agent are those of its user, who nobody else is, by the API server's own count, without renewals of
-//!   leases: those come with time, and have a row of their own. A renewal that is under way when a phase begins or ends may count on
-//!   either side, which is some dozens at 5,000 nodes. The table by kind below has everybody's, without the
-//!   driver's, which counts them itself; the controller manager is in it, with one patch of each node (taints).
-//! - KWOK does not make nodes: the driver makes them for it. The time counts, since its users wait for that, too; neither the
-//!   CPU nor the requests for it do.
-//! - The limit renews leases like a kubelet. It does not rest and stands no API server that stands still.
-//! - The API server stands still under the largest fleet of ours in each run, else in the last one alone, and under KWOK's largest
-//!   in the last run for the shortest time.
-//!
-//! The whole is three runs of everything; `e2e/README.md` says how long that takes.
-//! `BED_BENCH_NODES=200 BED_BENCH_PODS=1000 BED_BENCH_RUNS=1` is a quick look.
+//! Sizes and runs come from variables `BED_BENCH_…`, a table and figures go out. Nothing here is a test of what a node does: that is in
+//! `scenarios/fleet/`.
 
 mod agent;
 mod driver;
@@ -48,6 +32,25 @@ use super::benchmark::{Benchmark, Body, Report};
 use crate::host::{namespaces, network};
 
 /// All goals of the fleet.
+///
+/// Each run has a control plane of its own, all with the same flags. The largest fleet does everything; the others are there
+/// for how long their nodes take.
+///
+/// What is counted how:
+/// - A phase's time ends when a watch sees its last node or pod done; CPU and requests a second later, and those of nodes not
+///   before all have leases.
+/// - Requests of the agent are those of its user, who nobody else is, by the API server's own count, without renewals of
+///   leases: those come with time, and have a row of their own. A renewal that is under way when a phase begins or ends may count on
+///   either side, which is some dozens at 5,000 nodes. The table by kind below has everybody's, without the
+///   driver's, which counts them itself; the controller manager is in it, with one patch of each node (taints).
+/// - KWOK does not make nodes: the driver makes them for it. The time counts, since its users wait for that, too; neither the
+///   CPU nor the requests for it do.
+/// - The limit renews leases like a kubelet. It does not rest and stands no API server that stands still.
+/// - The API server stands still under the largest fleet of ours in each run, else in the last one alone, and under KWOK's largest
+///   in the last run for the shortest time.
+///
+/// The whole is three runs of everything; `e2e/README.md` says how long that takes.
+/// `BED_BENCH_NODES=200 BED_BENCH_PODS=1000 BED_BENCH_RUNS=1` is a quick look.
 pub const FLEET: Benchmark = Benchmark { name: "fleet", body: Body::Alone(|| Box::pin(measure())) };
 
 async fn measure() -> Result<Report> {

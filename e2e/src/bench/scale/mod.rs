@@ -1,17 +1,6 @@
 //! The rollout engine at the size of a large cluster: one operator, simulated nodes of one process, the real control plane.
 //!
-//! What is measured how:
-//! - Health ports are left out: the nodes have no machines that could answer there, and an operator that cannot reach a port
-//!   holds nothing back for it. Graces and soak are what they are without a load balancer's timing, 10 s each.
-//! - The time per node is measured in the same rollout: its first nodes are updated one at a time, and the mean from grant to
-//!   next grant is taken. It holds what grace, pods, soak and an idle control plane take, so what the ratio shows is how well
-//!   many nodes at once are kept going. Beside it is the least that grace, pods and soak add up to.
-//! - Writes are counted in the API server's audit log: every create, update, patch and delete of the operator's user, refused
-//!   ones too, without events and without the lease that it leads by; of the part of the rollout with the whole budget.
-//! - A node joins when a watch shows its Node, its Deployment is made when a watch shows that. Nodes join evenly, at a rate.
-//! - A restarted operator has decided when its first grant is in the ledger, for a template that changed while none ran;
-//!   the time counts from the start of its process. It has its name in the lease again, as a container has that is restarted.
-//! - The limits of the controller manager's and the scheduler's clients are lifted, as clusters of this size have it.
+//! Sizes come from variables `BED_BENCH_…`, figures go out. What a rollout does is tested in `scenarios/`.
 
 pub(super) mod audit;
 pub(super) mod cluster;
@@ -34,6 +23,19 @@ use super::benchmark::{Benchmark, Body, Report, print, report};
 use crate::host::{namespaces, network};
 
 /// Rollouts of a thousand nodes, and an operator that looks after five thousand.
+///
+/// What is measured how:
+/// - Health ports are left out: the nodes have no machines that could answer there, and an operator that cannot reach a port
+///   holds nothing back for it. Graces and soak are what they are without a load balancer's timing, 10 s each.
+/// - The time per node is measured in the same rollout: its first nodes are updated one at a time, and the mean from grant to
+///   next grant is taken. It holds what grace, pods, soak and an idle control plane take, so what the ratio shows is how well
+///   many nodes at once are kept going. Beside it is the least that grace, pods and soak add up to.
+/// - Writes are counted in the API server's audit log: every create, update, patch and delete of the operator's user, refused
+///   ones too, without events and without the lease that it leads by; of the part of the rollout with the whole budget.
+/// - A node joins when a watch shows its Node, its Deployment is made when a watch shows that. Nodes join evenly, at a rate.
+/// - A restarted operator has decided when its first grant is in the ledger, for a template that changed while none ran;
+///   the time counts from the start of its process. It has its name in the lease again, as a container has that is restarted.
+/// - The limits of the controller manager's and the scheduler's clients are lifted, as clusters of this size have it.
 pub const SCALE: Benchmark = Benchmark { name: "scale", body: Body::Alone(|| Box::pin(measure())) };
 
 async fn measure() -> Result<Report> {

@@ -1,6 +1,6 @@
 //! What gates of nodes and gates of pods share: what is known of watched objects, conditions, and policies of the API server.
 //!
-//! It knows neither kind of gate.
+//! Both kinds of gates use these types and functions. Nothing here knows either kind, or a rollout.
 
 pub mod conditions;
 pub mod policy_objects;

@@ -1,6 +1,7 @@
 //! One node with everything of the resource on it: what it should be, what it needs, and whether a grant still fits that.
 //!
-//! Nothing here looks at two nodes at once: that is `rollout`. The snapshot gives the objects, `protocol` the rules.
+//! The snapshot gives the objects, `protocol` the rules; a `ManagedNode` goes out. Nothing here looks at two nodes at once: that is
+//! `rollout`.
 
 pub mod breaker;
 pub mod clocks;

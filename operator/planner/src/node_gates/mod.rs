@@ -1,9 +1,8 @@
 //! Node readiness gates: which taints a node keeps until what it needs is ready.
 //!
-//! [`decide`] looks at one node and all gates at once and returns at most one patch. A taint, by key and effect, stays while
-//! any gate claims it, so two gates that share one cannot flap it. What a gate has decided about a node is recorded on the
-//! node in the same patch as the taint, see [`record`]: so no taint of ours is left behind when a gate or its selector goes.
-//! Which nodes are new to a gate, [`force`] says.
+//! [`decide`] looks at one node and all gates at once and returns at most one patch. A taint stays while any gate claims it. What a gate
+//! has decided is recorded on the node in the same patch ([`record`]), so that no taint is left behind. [`in_force`] says which nodes are
+//! new to a gate. Nothing here looks at a rollout or at a pod's own gates.
 
 pub mod accepted;
 pub mod decide;

@@ -1,6 +1,7 @@
 //! What is written: Deployments, patches of Nodes and pods, health checkers, recorded revisions.
 //!
-//! What is here says how an object looks, never whether it is to be written now: that is `rollout` and `decide`.
+//! A resolved spec and one node come in, bodies and patches go out. What is here says how an object looks, never whether it is to be
+//! written now: that is `rollout` and `decide`.
 
 pub mod deployment_writes;
 pub mod health_checker;

@@ -1,6 +1,6 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
 //!
-//! Words, sentences and classes only: what leads to a reason is decided elsewhere.
+//! A reason comes in, its word, sentence and class go out. What leads to a reason is decided elsewhere.
 
 mod class;
 mod health_port;

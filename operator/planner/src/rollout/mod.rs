@@ -1,6 +1,7 @@
 //! The rollout over all nodes: whose turn it is, slots, grants, the proof of a revision, failures.
 //!
-//! It decides who may begin; how one node goes on is `protocol`, and what is written is `objects`.
+//! Nodes with their needs come in from `node`; grants, reasons to wait and the course of the rollout go out to `decide`. It decides who may
+//! begin; how one node goes on is `protocol`, and what is written is `objects`.
 
 pub mod evidence;
 pub mod grants;

@@ -1,8 +1,8 @@
 //! The observer's watches of nodes and pods are asked for in protobuf, and given to their readers as JSON of the fields that are read.
 //!
-//! There are thousands of either, and a node says something of itself all the time. The API server writes each event once for all
-//! who want it in the same encoding, and its own controllers want protobuf: what is written as JSON is written for the operator alone.
-//! An API server that answers in JSON, or in protobuf that cannot be read, is left to JSON.
+//! There are thousands of either. The API server writes each event once for all who want one encoding, and its own controllers want
+//! protobuf: what is written as JSON is written for the operator alone. An API server that answers in JSON, or in protobuf that cannot be
+//! read, is left to JSON. Nothing here knows what a field means.
 
 mod messages;
 #[cfg(test)]

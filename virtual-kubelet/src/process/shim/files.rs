@@ -1,4 +1,14 @@
-//! The files through which agent and shim know of each other.
+//! The files through which agent and shim know of each other, in the directory of a container.
+//!
+//! | file | writer | content |
+//! |---|---|---|
+//! | `shim.lock` | agent, handed to the shim | locked from before the shim's first instruction until its end |
+//! | `order.json`, `shim.json` | agent | [`StartOrder`](crate::process::container_init::StartOrder), [`ShimOrder`] of the present run |
+//! | `run-N.json` | shim | [`RunNote`]: processes and start of the run with restart count N |
+//! | `exit-N.json` | shim | [`ExitNote`]: how that run ended; exists before the shim ends |
+//! | `N.log`, `N.log.<time>` | shim | its log in CRI format, and rotated parts of it |
+//! | `shim.sock` | shim | takes [`Session`](super::Session)s while the run lives |
+//! | `shim.log` | shim | what the shim itself complains about |
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,9 @@
-//! The client's side of a shim's socket.
+//! The client's side of a shim's socket: the seam for attach, exec and logs.
+//!
+//! [`attach`](crate::process::ProcessProvider::attach) and [`exec`](crate::process::ProcessProvider::exec) of the provider return a
+//! [`Session`]: write [`Input`], read [`Output`] until [`Output::Exit`]. Dropping both halves ends an exec's processes and detaches an
+//! attach. [`log_files`](crate::process::ProcessProvider::log_files) gives the files of the present or the previous run. Everything goes
+//! through the shim, so it works for adopted containers too, and a dead agent leaves no exec behind.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -1,5 +1,7 @@
-//! Runs one pod: a task that owns its containers, takes orders and reports of its processes, and
-//! publishes the status that follows.
+//! Runs one pod: a task that owns its containers.
+//!
+//! Orders of the provider and reports of the pod's processes come in, the status that follows goes out. Nothing here speaks with the API
+//! server or knows another pod.
 
 mod history;
 mod prober;

@@ -1,7 +1,8 @@
 //! Updates in place: the pods of a node stay, and only their containers restart.
 //!
-//! A Deployment makes other pods whenever its template changes. So it is paused, its `ReplicaSet` and the pods are changed
-//! beneath it, and it goes on with the very template that the `ReplicaSet` has by then (ADR 0013).
+//! A Deployment makes other pods whenever its template changes. So it is paused, its `ReplicaSet` and the pods are changed beneath it, and
+//! it goes on with the template that the `ReplicaSet` has by then (ADR 0013). A node with its objects comes in, the next moves and their
+//! patches go out. Nothing here says which node has its turn.
 
 pub mod change;
 pub mod classify;

@@ -1,4 +1,5 @@
-//! Readiness gates of nodes: what is decided about one node, and what its patch does to the object that the API server has by then.
+//! Readiness gates of nodes: what is decided about one node, and what its patch does to the object that the API server has by then. The
+//! tests that stand for those of other projects are in `gate_originals`, gates of pods in `pod_gates`.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::needless_pass_by_value, reason = "cases are written where they are used")]
 #![allow(clippy::wildcard_imports, reason = "the life of a node is the language of these tests")]

@@ -1,4 +1,5 @@
-//! Readiness gates of pods: what is decided about one pod, and what its patch does to the conditions that the API server has.
+//! Readiness gates of pods: what is decided about one pod, and what its patch does to the conditions that the API server has. What a
+//! webhook or a policy does to new pods is in `pod_admission`.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test that cannot go on has failed")]
 #![allow(clippy::needless_pass_by_value, reason = "cases are written where they are used")]
 

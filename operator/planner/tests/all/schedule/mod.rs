@@ -1,4 +1,5 @@
-//! What may happen to a cluster and its operators, in any order, and how it happens.
+//! What may happen to a cluster and its operators, in any order, and how it happens. `properties` draws the order; `promises.rs` and
+//! `world/audit.rs` judge the states.
 
 pub mod breaks;
 mod checkers;
