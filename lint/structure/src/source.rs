@@ -10,7 +10,8 @@ use std::{
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The crates of the operator, the node agent and the plugin.
-pub const PRODUCT: [&str; 7] = ["crds", "operator/windows", "operator/planner", "operator", "health-checker", "kubectl-ids", "auditor"];
+pub const PRODUCT: [&str; 7] =
+    ["crds", "operator/rollout-windows", "operator/planner", "operator", "health-checker", "kubectl-ids", "auditor"];
 
 /// A module by its names below the root of its crate.
 pub type Id = Vec<String>;

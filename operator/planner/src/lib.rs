@@ -25,5 +25,4 @@ pub use decide::decide;
 pub use plan::{Action, Plan};
 pub use protocol::step::step;
 pub use reason::Reason;
-pub use rollout_windows as window;
 pub use snapshot::Snapshot;

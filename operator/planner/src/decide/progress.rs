@@ -11,12 +11,12 @@ use crate::{
     rollout::{proof::RevisionFailure, rollout_state},
     spec::{ResolvedSpec, pods_per_node},
     status::blocked::is_under_way,
-    window::Windows,
 };
 use crds::{
     ledger::{Failure, Grant, GrantReason, RolloutState},
     status::NodePhase,
 };
+use rollout_windows::Windows;
 use std::collections::BTreeSet;
 
 impl Pass<'_> {

@@ -9,7 +9,6 @@ use crate::{
     reason::Reason,
     snapshot::Snapshot,
     spec::{ResolvedSpec, SpecProblem, node_rights, resolve_with},
-    window::Opening,
 };
 use chrono::DateTime;
 use crds::{
@@ -17,6 +16,7 @@ use crds::{
     ledger::{Ledger, RolloutState},
     names,
 };
+use rollout_windows::Opening;
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},

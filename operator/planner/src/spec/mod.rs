@@ -15,7 +15,6 @@ pub use rollout_settings::{RolloutSettings, StepNodes, StepSettings};
 use crate::{
     facts::{RESOURCES_PER_NAMESPACE, SPEC_BYTES, SPEC_MAPPINGS, Withheld},
     spec::load_balancer::Timing,
-    window::Windows,
 };
 use crds::{
     Duration,
@@ -30,6 +29,7 @@ use k8s_openapi::{
     api::core::v1::{PodSpec, PodTemplateSpec},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use rollout_windows::Windows;
 use serde::Deserialize as _;
 use serde_json::Value;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crds::{
     names,
     token::{Phase, Token},
 };
-use planner::window::Windows;
+use rollout_windows::Windows;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,7 @@
 //! Windows of time in which nodes may be started.
 //!
-//! A window begins when its schedule, in its time zone, says so, and lasts as long as its duration on a clock that is never
-//! set: three hours are three hours in the nights when clocks change, too. A start at a time of day that a change of clocks leaves
-//! out comes at the first instant after the gap, and one at a time of day that comes twice at the first of the two. Only a schedule for
-//! every hour of the day starts in both, or a day and night covered by it would have a hole.
+//! The windows of a spec and a time come in; whether they are open then, and until when, goes out ([`Opening`]). The planner and the
+//! auditor ask. Nothing here reads a clock, or knows a rollout.
 
 use chrono::{DateTime, MappedLocalTime, NaiveDateTime, TimeDelta, TimeZone as _, Timelike as _, Utc};
 use chrono_tz::Tz;
@@ -23,6 +21,11 @@ const MINUTE: TimeDelta = TimeDelta::minutes(1);
 const DURATIONS: std::ops::RangeInclusive<i64> = 60..=31 * 86_400;
 
 /// The windows of a spec. None at all: always open.
+///
+/// A window begins when its schedule, in its time zone, says so, and lasts as long as its duration on a clock that is never
+/// set: three hours are three hours in the nights when clocks change, too. A start at a time of day that a change of clocks leaves
+/// out comes at the first instant after the gap, and one at a time of day that comes twice at the first of the two. Only a schedule for
+/// every hour of the day starts in both, or a day and night covered by it would have a hole.
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
     allow: Vec<Spans>,
