@@ -162,7 +162,7 @@ impl Cluster {
             .list(Api::namespaced(self.client.clone(), namespace), ours, RuleRequest::of("list", "apps", "deployments", Some(namespace)))
             .await?;
         let nodes: Vec<Node> = self.list(Api::all(self.client.clone()), "", RuleRequest::nodes("list")).await?;
-        let timing = crate::plan::pace::start_times(&pods);
+        let timing = crate::forecast::pace::start_times(&pods);
         observer.take(pods);
         observer.take(deployments);
         observer.take(nodes);

@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use crate::{
+    forecast::{Forecast, forecast, pace::Pace},
     output::Style,
-    plan::{Forecast, forecast, pace::Pace},
     why::why,
 };
 use crds::{IngressDaemonSet, names};

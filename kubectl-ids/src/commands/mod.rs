@@ -1,7 +1,7 @@
 //! The commands: one function for each, which reads the cluster, prints, and for some commands writes.
 //!
 //! The command line comes from `arguments.rs`, and everything that is read of the cluster comes through `cluster.rs`. Pure functions
-//! (`status_view.rs`, `why.rs`, `history.rs`, `plan`) make text of it for `output.rs`. Only `steer.rs`, `revisions.rs` and `nodes.rs`
+//! (`status_view.rs`, `why.rs`, `history.rs`, `forecast`) make text of it for `output.rs`. Only `steer.rs`, `revisions.rs` and `nodes.rs`
 //! have commands that change objects. Begin with `run`.
 
 mod audit;

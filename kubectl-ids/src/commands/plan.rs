@@ -15,8 +15,8 @@ use crate::{
     arguments::PlanOptions,
     cluster::Cluster,
     failure::{RuleRequest, explain, is_missing, unknown_kind},
+    forecast::{file, forecast, pace::Pace},
     output::{Style, print, remark, remarks},
-    plan::{file, forecast, pace::Pace},
 };
 
 /// Field manager of what is only tried, and of what the plugin writes. Flux takes over what managers wrote whose names begin with

@@ -1,5 +1,7 @@
 //! The simulated cluster: an API server that takes every write, and kubelets and detachers that do at once, or after the usual
 //! time, what they should.
+//!
+//! A snapshot and actions of the planner come in, the next snapshot goes out. Nothing here decides, fails, or asks the real cluster.
 
 mod in_place;
 

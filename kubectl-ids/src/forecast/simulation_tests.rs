@@ -11,8 +11,8 @@ use planner::{Snapshot, facts::NodeFacts};
 use serde_json::{Value, json};
 
 use super::{
-    forecast::{Forecast, simulate},
     pace::{Pace, PaceSource},
+    simulation::{Forecast, simulate},
 };
 use crate::{fixtures::edge, output::Style, status_view::StatusView};
 
