@@ -312,7 +312,7 @@ impl Cluster {
 
     async fn list<K>(&self, api: Api<K>, labels: &str, request: RuleRequest<'_>) -> Result<Vec<K>>
     where
-        K: Clone + DeserializeOwned + Debug,
+        K: Resource + Clone + DeserializeOwned,
     {
         list(&api, labels).await.map_err(|error| explain(error, request))
     }
@@ -348,7 +348,7 @@ impl ClusterView {
 }
 
 /// All objects, page by page.
-async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, labels: &str) -> kube::Result<Vec<K>> {
+async fn list<K: Resource + Clone + DeserializeOwned>(api: &Api<K>, labels: &str) -> kube::Result<Vec<K>> {
     pages::all(api, ListParams::default().labels(labels), PAGE).await
 }
 

@@ -131,7 +131,7 @@ struct Unusable(String);
 
 async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
 where
-    K: Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned,
 {
     pages::all(&api, params, PAGE).await
 }
