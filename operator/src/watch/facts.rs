@@ -20,6 +20,9 @@ use std::{
     sync::Arc,
 };
 
+/// Characters that are kept of why pods are refused.
+const REFUSAL: usize = 1024;
+
 /// Seconds since 1970.
 pub fn seconds(time: &Time) -> UnixSeconds {
     time.0.as_second()
@@ -81,7 +84,8 @@ fn short(id: Option<&str>) -> String {
 pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut SpecInterner) -> DeploymentFacts {
     let status = deployment.status.unwrap_or_default();
     let refused = status.conditions.iter().flatten().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
-    let refusal = refused.map(|condition| condition.message.clone().unwrap_or_default());
+    // Admission can name each container in it.
+    let refusal = refused.map(|condition| condition.message.iter().flat_map(|message| message.chars()).take(REFUSAL).collect());
     let meta = deployment.metadata;
     DeploymentFacts {
         name: meta.name.unwrap_or_default(),
@@ -300,9 +304,9 @@ pub fn fresh_since(status: &PodStatus) -> UnixSeconds {
 
 /// Its kubelet ended it, because the node lacks disk or memory, or because the pod took too much of its own.
 ///
-/// A kubelet that has too little refuses new pods with the same word: of those that it evicts it knows containers. A pod whose containers end
-/// with exit code 0 as they are evicted has succeeded, without that word; a condition says so then. The same condition tells of nodes that
-/// are shut down, and of pods that make way for others.
+/// A kubelet that has too little refuses new pods with the same word: of those that it evicts it knows containers. A pod whose containers
+/// end with exit code 0 as they are evicted has succeeded, without that word; a condition says so then. The same condition tells of nodes
+/// that are shut down, and of pods that make way for others.
 fn evicted(status: &PodStatus) -> bool {
     let by_kubelet = |condition: &&PodCondition| {
         condition.type_ == "DisruptionTarget" && condition.status == "True" && condition.reason.as_deref() == Some("TerminationByKubelet")

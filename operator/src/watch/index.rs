@@ -184,8 +184,8 @@ impl Index {
         K::entries_version(self, &object.key) < object.version
     }
 
-    /// A consistent list of version `at` over the keys in `scope`, of which `objects` were [news](Self::is_news): newer entries stay. The watch
-    /// brings no news of what this takes in.
+    /// A consistent list of version `at` over the keys in `scope`, of which `objects` were [news](Self::is_news): newer entries stay. The
+    /// watch brings no news of what this takes in.
     pub fn reconcile_list<K: Observed>(
         &mut self,
         listed: &BTreeSet<Key>,
@@ -333,10 +333,19 @@ impl Index {
         Touched::These(resources.chain(self.unreadable.keys()).cloned().collect())
     }
 
-    /// A node's name is kept as long as there is the Node, or a Deployment for it.
+    /// A node's name is kept as long as there is the Node, or a Deployment for it by annotation or label.
     fn forget_name(&mut self, node: &str) {
-        if !self.nodes.contains_key(node) && !self.deployments.values().any(|entry| entry.facts.0 == node) {
-            self.node_names.remove(&hash::node_hash(node));
+        let hash = hash::node_hash(node);
+        if !self.nodes.contains_key(node) && !self.deployments.values().any(|entry| entry.facts.0 == node || entry.node_hash == hash) {
+            self.node_names.remove(&hash);
+        }
+    }
+
+    /// The names that a Deployment had, which has gone or says something else now.
+    fn forget_names_of(&mut self, before: &<Deployment as Observed>::Kept) {
+        self.forget_name(&before.facts.0);
+        if let Some(labelled) = self.node_names.get(&before.node_hash).cloned() {
+            self.forget_name(&labelled);
         }
     }
 
@@ -373,16 +382,27 @@ impl<K: Observed> EntryVersion for K {
     }
 }
 
+/// Characters that are kept of a UID. The API server takes any text for that of an owner.
+const UID: usize = 64;
+/// The longest name that a Node can have.
+const NODE_NAME: usize = 253;
+
 fn entry<T>(meta: &ObjectMeta, facts: T) -> IndexedObject<T> {
     let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
     let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     IndexedObject {
         uid8: label(names::RESOURCE_LABEL),
         node_hash: label(names::NODE_HASH_LABEL),
-        controller: controller.map(|owner| owner.uid.clone()),
+        controller: controller.map(|owner| owner.uid.chars().take(UID).collect()),
         version: version(meta.resource_version.as_deref()),
         facts,
     }
+}
+
+/// Some resource is its controller. Of another Deployment or `DaemonSet` with our labels no more than the name is read, and nothing is kept:
+/// whoever may make one can make it large.
+fn is_of_resource(meta: &ObjectMeta) -> bool {
+    meta.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.kind == "IngressDaemonSet")
 }
 
 fn owner<T>(key: &Key, entry: Option<&IndexedObject<T>>) -> Touched {
@@ -516,8 +536,12 @@ impl Observed for Deployment {
     type Kept = IndexedObject<(String, Arc<DeploymentFacts>)>;
 
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
+        if !is_of_resource(&self.metadata) {
+            let facts = DeploymentFacts { name: self.metadata.name.clone().unwrap_or_default(), ..DeploymentFacts::default() };
+            return IndexedObject { controller: None, ..entry(&self.metadata, ()) }.with((String::new(), Arc::new(facts)));
+        }
         let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
-        let node = node.unwrap_or_default();
+        let node = node.filter(|name| name.len() <= NODE_NAME).unwrap_or_default();
         let name = self.metadata.name.clone().unwrap_or_default();
         let entry = entry(&self.metadata, ());
         let facts = facts::deployment(self, &[&name, &node, &entry.node_hash], specs);
@@ -528,14 +552,16 @@ impl Observed for Deployment {
         if !entry.facts.0.is_empty() {
             index.node_names.insert(hash::node_hash(&entry.facts.0), entry.facts.0.clone());
         }
-        index.deployments.insert(key.clone(), entry);
+        if let Some(before) = index.deployments.insert(key.clone(), entry) {
+            index.forget_names_of(&before);
+        }
         owner(&key, index.deployments.get(&key))
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
         let gone = index.deployments.remove(key);
         if let Some(entry) = &gone {
-            index.forget_name(&entry.facts.0);
+            index.forget_names_of(entry);
         }
         owner(key, gone.as_ref())
     }
@@ -577,8 +603,12 @@ impl Observed for DaemonSet {
     const KIND: Kind = Kind::DaemonSets;
     type Kept = IndexedObject<DaemonSetFacts>;
 
-    fn keep(self, _: &mut SpecInterner) -> Self::Kept {
-        entry(&self.metadata, ()).with(facts::daemon_set(self))
+    fn keep(mut self, _: &mut SpecInterner) -> Self::Kept {
+        let mut entry = entry(&self.metadata, ());
+        if !is_of_resource(&self.metadata) {
+            (self.spec, entry.controller) = (None, None);
+        }
+        entry.with(facts::daemon_set(self))
     }
 
     kept_in!(daemon_sets);

@@ -393,6 +393,41 @@ fn names_of_nodes_are_forgotten_with_the_last_that_has_them() {
     assert!(names().iter().eq(["b"]));
 }
 
+#[test]
+fn of_names_that_a_deployment_has_had_those_are_kept_that_its_annotation_and_its_label_have_now() {
+    let observer = observer(Vec::new(), vec![deployment("edge", "a", "1", UID)], Vec::new());
+    let names = || observer.index().node_names.values().cloned().collect::<std::collections::BTreeSet<_>>();
+    let mut edited = deployment("edge", "a", "1", UID);
+    for version in 2..100 {
+        edited["metadata"]["annotations"][names::NODE_NAME_ANNOTATION] = format!("forged-{version}").into();
+        edited["metadata"]["resourceVersion"] = version.to_string().into();
+        observer.apply::<Deployment>(of(edited.clone()));
+    }
+    assert!(names().iter().eq(["a", "forged-99"]), "{:?}", names());
+    assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a"]), "its name was made for that node");
+    edited["metadata"]["annotations"][names::NODE_NAME_ANNOTATION] = "x".repeat(254).into();
+    edited["metadata"]["resourceVersion"] = "100".into();
+    observer.apply::<Deployment>(of(edited.clone()));
+    assert!(names().iter().eq(["a"]), "no Node has so long a name");
+    observer.delete::<Deployment>(&of(edited));
+    assert!(names().is_empty());
+}
+
+#[test]
+fn of_a_strangers_deployment_and_health_checkers_the_name_is_kept_alone() {
+    let mut strangers = deployment("edge", "a", "5", "another");
+    strangers["metadata"]["ownerReferences"][1]["kind"] = "Other".into();
+    strangers["metadata"]["ownerReferences"][1]["uid"] = "x".repeat(100_000).into();
+    strangers["metadata"]["annotations"]["example.com/long"] = "x".repeat(100_000).into();
+    strangers["spec"] =
+        json!({ "selector": {}, "template": { "spec": { "containers": [{ "name": "c", "image": "x".repeat(100_000) }] } } });
+    let observer = observer(vec![node("b", "1")], vec![strangers.clone()], Vec::new());
+    observer.take::<DaemonSet>(vec![of(strangers)]);
+    assert!(snapshot(&observer).unwrap().foreign_names.len() == 1);
+    let kept = format!("{:?}", observer.index());
+    assert!(kept.len() < 20_000 && !kept.contains("xxxxx"), "{kept}");
+}
+
 /// A resource of a namespace with a health port, made at this second; its spec of generation `valid` was found to be valid.
 fn serving(namespace: &str, uid: &str, created: &str, generation: i64, valid: i64, recorded: &Value) -> GuardedResource {
     let accepted = json!([{

@@ -15,7 +15,7 @@ const OWN: char = '\0';
 ///
 /// Deployments of thousands of nodes differ in a few texts alone: their own name, their node's, and its hash. What is left is
 /// held once for all of them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharedSpec {
     /// The spec; each text that is the Deployment's own is replaced by [`OWN`] and its place in `own`.
     common: Arc<Value>,

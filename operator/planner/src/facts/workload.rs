@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// What is read of a per-node Deployment.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeploymentFacts {
     /// Name of the Deployment.
     pub name: String,
