@@ -54,6 +54,11 @@ impl LabelSelector {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 
+    /// Keys of the labels that it asks for.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.match_labels.keys().chain(self.match_expressions.iter().map(|requirement| &requirement.key)).map(String::as_str)
+    }
+
     /// Whether labels, asked one by one, are those of an object that is meant.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.match_labels.iter().all(|(key, value)| label(key) == Some(value))

@@ -475,7 +475,7 @@ impl Engine {
                     }
                 }
                 let mut known = self.state.known();
-                let (_, pod) = facts::pod(*pod, &known.world.read_annotations(&key.0));
+                let (_, pod) = facts::pod(*pod, &known.world.read_of_pods(&key.0));
                 known.learn(key.clone(), pod);
                 drop(known);
                 self.due.insert(key);

@@ -8,13 +8,13 @@ use planner::{
     gates_shared::Key,
     pod_gates::{
         Gate, Pod,
-        world::{Conditions, PodCondition},
+        world::{Conditions, PodCondition, ReadOfPods},
     },
 };
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Conditions of an object that are kept.
+/// Conditions of an object that are kept, and readiness gates of a pod.
 const CONDITIONS: usize = 256;
 /// Characters of a condition's type and status, at most.
 const WORD: usize = 316;
@@ -32,16 +32,17 @@ pub fn gate(object: &PodReadinessGate) -> Gate {
     }
 }
 
-/// What is read of a pod, with its namespace and name. Of its annotations, which can be long, those alone that gates read.
-pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
+/// What is read of a pod, with its namespace and name. Of its labels and annotations, which can be long, those alone that gates read.
+pub fn pod(pod: core::Pod, read: &ReadOfPods) -> (Key, Pod) {
     let key = (pod.namespace().unwrap_or_default(), pod.name_any());
     let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
-    let gates: Vec<_> = spec.readiness_gates.into_iter().flatten().map(|gate| gate.condition_type).collect();
+    let listed = spec.readiness_gates.into_iter().flatten().map(|gate| gate.condition_type);
+    let gates: Vec<_> = listed.filter(|type_| type_.len() <= WORD).take(CONDITIONS).collect();
     let conditions = status.conditions.unwrap_or_default();
     let keeps_generation =
         status.observed_generation.is_some() || conditions.iter().any(|condition| condition.observed_generation.is_some());
     let listed = conditions.into_iter().filter(|condition| gates.contains(&condition.type_));
-    let annotations = pod.metadata.annotations.into_iter().flatten();
+    let (labels, annotations) = (pod.metadata.labels.into_iter().flatten(), pod.metadata.annotations.into_iter().flatten());
     // A container that starts before the others and stays restarts like them; one that ends is run again with a new sandbox alone.
     let stays = |container: &core::Container| container.restart_policy.as_deref() == Some("Always");
     let sidecars: BTreeSet<_> = spec.init_containers.iter().flatten().filter(|container| stays(container)).map(|it| &it.name).collect();
@@ -51,10 +52,10 @@ pub fn pod(pod: core::Pod, read: &BTreeSet<String>) -> (Key, Pod) {
         uid: pod.metadata.uid.unwrap_or_default(),
         version: version(pod.metadata.resource_version.as_deref()),
         generation: pod.metadata.generation,
-        labels: pod.metadata.labels.unwrap_or_default().into(),
+        labels: labels.filter(|(key, _)| read.labels.contains(key)).collect::<BTreeMap<_, _>>().into(),
         // Of a pod that lists no condition nothing more is asked.
         annotations: annotations
-            .filter(|(key, _)| !gates.is_empty() && read.contains(key))
+            .filter(|(key, _)| !gates.is_empty() && read.annotations.contains(key))
             .map(|(key, value)| (key, cut(value)))
             .collect::<BTreeMap<_, _>>()
             .into(),
@@ -126,7 +127,7 @@ mod tests {
     fn of_a_pod_the_conditions_are_kept_that_it_lists_and_the_annotations_that_gates_read() {
         let object = json!({
             "metadata": {
-                "namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2, "labels": {"app": "web", "other": "x"},
                 "annotations": {"example.com/read": "true", "example.com/long": "x".repeat(1_000)},
             },
             "spec": {
@@ -149,7 +150,8 @@ mod tests {
                 ],
             },
         });
-        let (key, pod) = pod(serde_json::from_value(object).unwrap(), &["example.com/read".to_owned()].into());
+        let (key, pod) = pod(serde_json::from_value(object).unwrap(), &read());
+        assert_eq!(["app", "other"].map(|key| pod.labels.contains_key(key)), [true, false]);
         let kept = ["example.com/read", "example.com/long"].map(|key| pod.annotations.get(key).map(String::as_str));
         assert_eq!(kept, [Some("true"), None]);
         assert_eq!(key, ("web".into(), "p".into()));
@@ -158,13 +160,17 @@ mod tests {
         assert_eq!(kept, [("example.com/a", Some("2026-11-22T12:00:00Z"))]);
     }
 
+    fn read() -> ReadOfPods {
+        ReadOfPods { annotations: ["example.com/read".to_owned()].into(), labels: ["app".to_owned()].into() }
+    }
+
     #[test]
     fn of_a_long_annotation_the_beginning_is_kept() {
         let object = json!({
             "metadata": {"namespace": "web", "name": "p", "annotations": {"example.com/read": "é".repeat(LONGEST_ANNOTATION)}},
             "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/a"}]},
         });
-        let (_, pod) = super::pod(serde_json::from_value(object).unwrap(), &BTreeSet::from(["example.com/read".to_owned()]));
+        let (_, pod) = super::pod(serde_json::from_value(object).unwrap(), &read());
         assert_eq!(pod.annotations.get("example.com/read").map(String::len), Some(LONGEST_ANNOTATION));
     }
 

@@ -17,7 +17,7 @@ use planner::{
     gates_shared::{Key, Source},
     pod_gates::{
         World,
-        world::{Conditions, ObjectKey, Target},
+        world::{Conditions, ObjectKey, ReadOfPods, Target},
     },
 };
 use std::{
@@ -49,7 +49,7 @@ pub struct Sources {
     /// By namespace.
     pods: BTreeMap<String, AbortHandle>,
     /// Annotations that are kept of those pods.
-    read: BTreeMap<String, BTreeSet<String>>,
+    read: BTreeMap<String, ReadOfPods>,
     /// Of Services, by namespace.
     slices: BTreeMap<String, AbortHandle>,
     objects: BTreeMap<ObjectKey, AbortHandle>,
@@ -85,10 +85,10 @@ impl Sources {
         let wanted = known.world.wanted_pods();
         self.read.retain(|namespace, _| wanted.contains(namespace));
         for namespace in &wanted {
-            let (read, kept) = (known.world.read_annotations(namespace), self.read.entry(namespace.clone()).or_default());
-            if !read.is_subset(kept) {
+            let (read, kept) = (known.world.read_of_pods(namespace), self.read.entry(namespace.clone()).or_default());
+            if !read.is_in(kept) {
                 *kept = read;
-                // Nothing was kept of an annotation that no gate read before.
+                // Nothing was kept of a label or an annotation that no gate read before.
                 if let Some(task) = self.pods.remove(namespace) {
                     task.abort();
                 }
@@ -150,7 +150,7 @@ fn at_most(most: usize, targets: BTreeSet<Target>, is_asked: impl Fn(&Target) ->
     })
 }
 
-async fn follow_pods(client: Client, state: Arc<PodGateState>, namespace: String, read: BTreeSet<String>) {
+async fn follow_pods(client: Client, state: Arc<PodGateState>, namespace: String, read: ReadOfPods) {
     let api: Api<Pod> = Api::namespaced(client, &namespace);
     let seen = |seen: Seen<(Key, planner::pod_gates::Pod)>| {
         let mut known = state.known();
@@ -382,19 +382,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_are_listed_anew_for_an_annotation_that_no_gate_has_read_before() {
+    async fn pods_are_listed_anew_for_a_label_or_an_annotation_that_no_gate_has_read_before() {
         let client = lists(|_| {
             json!([{
-                "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"}},
+                "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"},
+                    "labels": {"a": "1", "b": "2", "c": "3"}},
                 "spec": {"containers": [], "readinessGates": [{"conditionType": "example.com/open"}]},
             }])
         });
         let state = Arc::new(PodGateState::default());
         let mut sources = Sources::new(client, Arc::clone(&state), Vec::new());
-        for keys in [vec!["a"], vec!["a", "b"]] {
+        for (keys, of) in [(vec!["a"], "annotation"), (vec!["a", "b"], "annotation"), (vec!["b"], "label"), (vec!["b", "c"], "label")] {
             let reads = |(index, key): (u32, &str)| {
                 let mut gate = gate(index);
-                gate.spec.source = serde_json::from_value(json!({"annotation": {"key": key}})).unwrap();
+                gate.spec.selector = None;
+                gate.spec.source = serde_json::from_value(json!({of: {"key": key}})).unwrap();
                 (gate.key(), Arc::new(gate))
             };
             state.known().world.take_gates((0..).zip(keys.iter().copied()).map(reads).collect());
@@ -403,7 +405,12 @@ mod tests {
                 let known = state.known();
                 let listed = known.world.pod_sources["tenant"].found.is_some();
                 let pod = known.world.pods.values().next().filter(|_| listed)?;
-                Some(["a", "b", "c"].into_iter().filter(|key| pod.annotations.get(key).is_some()).collect::<Vec<_>>())
+                Some(
+                    ["a", "b", "c"]
+                        .into_iter()
+                        .filter(|key| (if of == "label" { &pod.labels } else { &pod.annotations }).contains_key(key))
+                        .collect::<Vec<_>>(),
+                )
             };
             assert_eq!(eventually(kept).await, keys);
         }

@@ -6,6 +6,8 @@ use crate::{
 };
 use crds::{
     PodReadinessGateSpec, UnixSeconds,
+    label_selector::LabelSelector,
+    names,
     pod_readiness_gate::{HttpSource, InjectOnCreate, ManualSource},
 };
 use std::{
@@ -18,8 +20,8 @@ const PERIOD: u64 = 10_000;
 /// How long its answer may take by default, in milliseconds: as long as a kubelet waits for a probe.
 const TIMEOUT: u64 = 1_000;
 
-/// Gates of one namespace that are kept, the oldest: each costs watches, memory and time, of which other namespaces need a share, too. Ten are
-/// many for what gates are meant for.
+/// Gates of one namespace that are kept, the oldest: each costs watches, memory and time, of which other namespaces need a share, too. Ten
+/// are many for what gates are meant for.
 pub const GATES_PER_NAMESPACE: usize = 100;
 
 /// Everything that decisions about pods read, but the Nodes.
@@ -71,9 +73,9 @@ pub struct Pod {
     pub version: u64,
     /// `metadata.generation`; none where the API server does not count.
     pub generation: Option<i64>,
-    /// Labels of the pod.
+    /// Labels of the pod that gates read.
     pub labels: LabelMap,
-    /// Annotations of the pod.
+    /// Annotations of the pod that gates read.
     pub annotations: LabelMap,
     /// Name of its node; empty while the pod is not scheduled.
     pub node: String,
@@ -91,6 +93,22 @@ pub struct Pod {
     pub conditions: Vec<PodCondition>,
     /// The API server keeps `observedGeneration` in conditions.
     pub keeps_generation: bool,
+}
+
+/// Keys of labels and annotations of pods that gates read. Of others nothing is kept: whoever makes pods makes them large.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadOfPods {
+    /// Keys of annotations.
+    pub annotations: BTreeSet<String>,
+    /// Keys of labels.
+    pub labels: BTreeSet<String>,
+}
+
+impl ReadOfPods {
+    /// Whoever reads the other has read all of this, too.
+    pub fn is_in(&self, other: &Self) -> bool {
+        self.annotations.is_subset(&other.annotations) && self.labels.is_subset(&other.labels)
+    }
 }
 
 /// A condition of a pod.
@@ -203,6 +221,14 @@ impl Gate {
         source.annotation.as_ref().map(|annotation| annotation.key.as_str()).or_else(|| source.manual.as_ref().map(ManualSource::key))
     }
 
+    /// Labels of its pods that it reads.
+    fn labels(&self) -> impl Iterator<Item = &str> {
+        let source = &self.spec.source;
+        let of_source = source.label.as_ref().map(|label| label.key.as_str());
+        let of_resource = source.ingress_daemon_set.as_ref().map(|_| names::RESOURCE_LABEL);
+        self.spec.selector.iter().flat_map(LabelSelector::keys).chain(of_source).chain(of_resource)
+    }
+
     /// The Service that it follows.
     pub fn service(&self) -> Option<Key> {
         self.spec.source.service.as_ref().map(|service| (self.namespace.clone(), service.name.clone()))
@@ -281,9 +307,12 @@ impl World {
         self.alive().map(|gate| gate.namespace.clone()).collect()
     }
 
-    /// Annotations of pods of a namespace that gates read.
-    pub fn read_annotations(&self, namespace: &str) -> BTreeSet<String> {
-        self.alive().filter(|gate| gate.namespace == namespace).filter_map(Gate::annotation).map(str::to_owned).collect()
+    /// What gates of a namespace read of its pods.
+    pub fn read_of_pods(&self, namespace: &str) -> ReadOfPods {
+        let ours = || self.alive().filter(|gate| gate.namespace == namespace);
+        let annotations = ours().filter_map(Gate::annotation).map(str::to_owned).collect();
+        let labels = ours().flat_map(Gate::labels).map(str::to_owned).collect();
+        ReadOfPods { annotations, labels }
     }
 
     /// Which Services are to be watched.

@@ -43,7 +43,8 @@ fn engine_refused_with(code: u16) -> (Engine, Key, Arc<std::sync::atomic::Atomic
         let mut known = engine.state.known();
         known.world.gates.insert(("web".into(), "open".into()), Arc::new(facts::gate(&object)));
         known.world.pod_sources.insert("web".into(), Source::default());
-        known.insert(key.clone(), facts::pod(pod, &BTreeSet::new()).1);
+        let read = known.world.read_of_pods("web");
+        known.insert(key.clone(), facts::pod(pod, &read).1);
     }
     (engine, key, asked)
 }
