@@ -357,3 +357,16 @@ fn a_probe() -> crate::probe::ReadinessProbe {
         failure_threshold: 3,
     }
 }
+
+#[test]
+fn every_reason_of_an_answer_is_explained_in_the_guide() {
+    let source = include_str!("verdict.rs");
+    let words: Vec<_> =
+        source.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \"")?.1.strip_suffix("\",")).collect();
+    assert!(words.len() >= 12, "{words:?}");
+    let guide = include_str!("../../docs/operations.md");
+    for word in words {
+        let code = if word == "Serving" { 200 } else { 503 };
+        assert!(guide.contains(&format!("| `{word}` | {code} | ")), "docs/operations.md does not explain {word}");
+    }
+}
