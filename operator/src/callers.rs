@@ -42,8 +42,8 @@ struct Callers {
 }
 
 impl Callers {
-    /// One more, if there is a place. At the limit the oldest of the address with most of them gives its place to an address that has fewer;
-    /// an address with most of them waits for itself.
+    /// One more, if there is a place. At the limit the oldest of the address with most of them gives its place to an address that has
+    /// fewer; an address with most of them waits for itself.
     fn enter(&mut self, from: IpAddr) -> Option<(u64, CancellationToken)> {
         if self.open.len() >= CONNECTIONS {
             let mut counts = HashMap::<_, usize>::new();

@@ -55,8 +55,8 @@ fn of(kinds: &[Remaining], refuse: bool) -> RemainingReport {
     RemainingReport { text: text(kinds, refused), refused }
 }
 
-/// What objects of a kind are called, with the namespace before a `/` where there is one, or why nobody knows. Without the definition there are
-/// none.
+/// What objects of a kind are called, with the namespace before a `/` where there is one, or why nobody knows. Without the definition there
+/// are none.
 pub(crate) async fn names<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug>(
     client: &Client,
 ) -> Result<Vec<String>, String> {

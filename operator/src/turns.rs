@@ -1,4 +1,5 @@
-//! Namespaces take turns, and none has more of the operator than its share: passes of one are put off while many of its own are under way, so that those of another do not wait for thousands of them.
+//! Namespaces take turns, and none has more of the operator than its share: passes of one are put off while many of its own are under way,
+//! so that those of another do not wait for thousands of them.
 
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

@@ -48,8 +48,8 @@ impl ApiArgs {
         (self.kubelet_port != 0).then_some(self.kubelet_port)
     }
 
-    /// Serves the API of a node, or of all, until `stop` is cancelled. Without a directory for a certificate that is requested one is made. Fails when it cannot begin
-    /// to.
+    /// Serves the API of a node, or of all, until `stop` is cancelled. Without a directory for a certificate that is requested one is made.
+    /// Fails when it cannot begin to.
     pub async fn serve(
         &self,
         client: Client,

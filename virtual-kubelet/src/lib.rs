@@ -13,8 +13,8 @@
 //! let node: k8s_openapi::api::core::v1::Node = node::new_node(&facts, jiff::Timestamp::now());
 //! ```
 //!
-//! The feature `v1_36`, on by default, chooses that version of the Kubernetes API in `k8s-openapi`. A program of another version leaves it out
-//! (`default-features = false`) and sets its own on `k8s-openapi`; from `v1_35` on this crate builds with it.
+//! The feature `v1_36`, on by default, chooses that version of the Kubernetes API in `k8s-openapi`. A program of another version leaves it
+//! out (`default-features = false`) and sets its own on `k8s-openapi`; from `v1_35` on this crate builds with it.
 
 pub use ::{axum, futures, jiff, k8s_openapi, kube, rustls, tokio_util};
 

@@ -38,8 +38,8 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_DATA: &str = "etcd";
 const ETCD_PEERS: &str = "http://127.0.0.1:2380";
 
-/// By how many percent a heap grows before Go collects garbage, instead of 100. That was an eighth of what a control plane computes, and the
-/// beds of `make test` wait for the processor.
+/// By how many percent a heap grows before Go collects garbage, instead of 100. That was an eighth of what a control plane computes, and
+/// the beds of `make test` wait for the processor.
 const COLLECTS_AT: &str = "200";
 
 /// What differs between beds.

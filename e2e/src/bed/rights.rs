@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{bed::operator, host::images};
 
-/// A fleet of simulated nodes that a scenario starts with the rights of `deploy/virtual-kubelet/fleet.yaml`: what it lacked would fail there.
+/// A fleet of simulated nodes that a scenario starts with the rights of `deploy/virtual-kubelet/fleet.yaml`: what it lacked would fail
+/// there.
 const FLEET: &str = "system:serviceaccount:virtual-kubelet:fleet";
 
 /// Rights that scenarios need not show, with the reason.

@@ -84,7 +84,8 @@ impl ProcessFigures {
     }
 }
 
-/// CPU seconds that each program has used so far, by its name and, where one file is several programs, its first word. Programs that have ended are left out.
+/// CPU seconds that each program has used so far, by its name and, where one file is several programs, its first word. Programs that have
+/// ended are left out.
 pub fn by_program() -> Result<BTreeMap<String, f64>> {
     let mut programs = BTreeMap::new();
     for entry in fs::read_dir("/proc").context("listing processes")? {

@@ -74,7 +74,8 @@ fn is_tainted(node: &Value) -> bool {
     node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(|taint| taint["key"] == KEY))
 }
 
-/// Tainted from its first version on, so that nothing could land before, released after the replicas were ready, and the workload bound after that.
+/// Tainted from its first version on, so that nothing could land before, released after the replicas were ready, and the workload bound
+/// after that.
 fn judge(history: &[Observation]) -> Result<String> {
     let node = history.iter().filter(|seen| seen.kind == Kind::Node && seen.object["metadata"]["name"] == JOINS).collect();
     let seen = Seen { node, history };

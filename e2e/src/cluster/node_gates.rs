@@ -42,8 +42,8 @@ pub async fn has_policies(bed: &Bed) -> Result<bool> {
     Ok(kinds.contains("mutatingadmissionpolicies"))
 }
 
-/// Admission policies and their bindings with these labels, by kind and name, in the best version that the API server has of them: `kubectl`
-/// asks for no other than the first.
+/// Admission policies and their bindings with these labels, by kind and name, in the best version that the API server has of them:
+/// `kubectl` asks for no other than the first.
 pub async fn admission_policies(bed: &Bed, labels: &str) -> Result<String> {
     for version in ["v1", "v1beta1"] {
         let kinds = ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"];

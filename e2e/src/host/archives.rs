@@ -1,5 +1,5 @@
-//! Archives of container images for machines: nginx and busybox of this machine with the libraries that they need, and those of the product,
-//! as they would be published.
+//! Archives of container images for machines: nginx and busybox of this machine with the libraries that they need, and those of the
+//! product, as they would be published.
 
 use std::{
     collections::BTreeSet,

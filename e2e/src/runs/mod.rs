@@ -1,8 +1,7 @@
-//! Many scenarios in one run: in groups that share beds, several beds at once (`make test`), or each in its own bed, by default one after the
-//! other (`make soak`).
-//! A scenario runs once. What failed has failed, and the others run all the same.
-//! Nothing here runs in the namespaces of a bed: each run starts the program `bed`.
-//! It reads the verdicts that `bed` prints. They go to the terminal and to files in `target/bed`.
+//! Many scenarios in one run: in groups that share beds, several beds at once (`make test`), or each in its own bed, by default one after
+//! the other (`make soak`). A scenario runs once. What failed has failed, and the others run all the same. Nothing here runs in the
+//! namespaces of a bed: each run starts the program `bed`. It reads the verdicts that `bed` prints. They go to the terminal and to files in
+//! `target/bed`.
 
 mod compiler;
 mod groups;

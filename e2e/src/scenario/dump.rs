@@ -48,7 +48,8 @@ pub async fn tell(bed: &Bed, scenario: &str) {
     }
 }
 
-/// Writes everything to `target/bed/dumps/<scenario>`, or below the name in [`NAME`], and returns that path. What cannot be read is left out.
+/// Writes everything to `target/bed/dumps/<scenario>`, or below the name in [`NAME`], and returns that path. What cannot be read is left
+/// out.
 async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
     let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
     if directory.exists() {
@@ -109,8 +110,8 @@ fn copy_logs(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Files with these endings below a directory of the bed, but for volumes of pods, keys and etcd's data. What goes meanwhile is left out: so
-/// do directories of pods.
+/// Files with these endings below a directory of the bed, but for volumes of pods, keys and etcd's data. What goes meanwhile is left out:
+/// so do directories of pods.
 pub(crate) fn files(from: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(from) {

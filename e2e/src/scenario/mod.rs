@@ -19,8 +19,8 @@ use crate::{
     bed::{Bed, Options, rights},
 };
 
-/// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what does
-/// not come has to fail in time for the others.
+/// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what
+/// does not come has to fail in time for the others.
 pub const LONGEST: Duration = Duration::from_mins(8);
 
 /// How the line with a good verdict begins; the seconds that it took follow.
@@ -34,7 +34,7 @@ pub type Body = for<'a> fn(&'a mut Bed) -> Pin<Box<dyn Future<Output = Result<()
 /// One end-to-end test.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// The fact that it establishes, as an identifier. Its test has the same name.
+    /// The fact that it establishes, as an identifier.
     pub name: &'static str,
     /// The bed that it needs.
     pub options: fn() -> Options,
@@ -146,8 +146,8 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
             if bed.has_kubelets() {
                 requests.forget_nodes();
             }
-            // Of a scenario that had the bed to itself, and came to its end, it is known what it used. One that is for virtual kubelets shows
-            // on machines what the operator uses, and not what virtual kubelets do.
+            // Of a scenario that had the bed to itself, and came to its end, it is known what it used. One that is for virtual kubelets
+            // shows on machines what the operator uses, and not what virtual kubelets do.
             let on_its_own_nodes = bed.has_kubelets() == (scenario.options)().kubelets;
             if sharing != Sharing::Group && on_its_own_nodes && outcome.is_ok() {
                 outcome = requests.note_down(scenario.name);

@@ -1,4 +1,5 @@
-//! Operators that are away, or live shortly, in the middle of a rollout: what nobody watched counts for nothing, and what was watched adds up.
+//! Operators that are away, or live shortly, in the middle of a rollout: what nobody watched counts for nothing, and what was watched adds
+//! up.
 
 use std::time::Duration;
 

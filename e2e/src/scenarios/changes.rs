@@ -90,8 +90,8 @@ async fn settings(bed: &mut Bed) -> Result<()> {
     eventually(MINUTE, "no mark is left", async || no_mark_is_left(bed).await).await
 }
 
-/// In degrade mode a node gets requests while its pods end one after the other, and nginx ends at once when it is told to: what is under way
-/// at the node breaks, of 32 connections a quarter at most. Eight pods end.
+/// In degrade mode a node gets requests while its pods end one after the other, and nginx ends at once when it is told to: what is under
+/// way at the node breaks, of 32 connections a quarter at most. Eight pods end.
 const DEGRADED: u64 = 8 * 32 / 4;
 
 /// What the API server, or a webhook, makes of a template is no drift, whoever leads.

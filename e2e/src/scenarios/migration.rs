@@ -91,7 +91,8 @@ fn daemon_set() -> Value {
     })
 }
 
-/// The guide's, with the bed's load balancer and the `DaemonSet`'s template, as the guide says; it is not about how long a revision is proved.
+/// The guide's, with the bed's load balancer and the `DaemonSet`'s template, as the guide says; it is not about how long a revision is
+/// proved.
 fn resource(example: &Value) -> Value {
     let mut resource = example.clone();
     resource["metadata"]["namespace"] = "default".into();

@@ -77,7 +77,8 @@ const ELSEWHERE: [&str; 3] = [
     "ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
     // Written where a resource of another namespace comes or goes; what was refused is told as for Roles.
     "rbac.authorization.k8s.io/clusterrolebindings",
-    // Asked where a resource names an account for its health checkers: without an answer the account counts as fit (`operator/tests/wire/account.rs`).
+    // Asked where a resource names an account for its health checkers: without an answer the account counts as fit
+    // (`operator/tests/wire/account.rs`).
     "authorization.k8s.io/subjectaccessreviews",
 ];
 

@@ -1,5 +1,5 @@
-//! Rights that no request of the operator shows: one is asked for inside the API server, when an owner reference blocks deletion; others an optional
-//! policy bounds, and the account that a resource names has its own.
+//! Rights that no request of the operator shows: one is asked for inside the API server, when an owner reference blocks deletion; others an
+//! optional policy bounds, and the account that a resource names has its own.
 
 use std::time::Duration;
 

@@ -25,7 +25,8 @@ pub(super) const DEFAULTS: Value = Value::Null;
 /// Three falls take six minutes at most: of a container that ends after 70 s its kubelet begins the next after 10 and 20 seconds.
 pub(super) const FAILS: Duration = Duration::from_mins(7);
 
-/// All serve, with a first revision that was proved in a moment: it is one to go back to. From now on these fields of the rolling update hold.
+/// All serve, with a first revision that was proved in a moment: it is one to go back to. From now on these fields of the rolling update
+/// hold.
 pub(super) async fn serve(bed: &Bed, template: Value, more: Value) -> Result<()> {
     let mut resource = product::resource("1", &rolling_update(1, deployment_mark()));
     resource["spec"]["template"] = template;
@@ -136,12 +137,12 @@ pub(super) fn crashes_after(seconds: u32) -> Result<Value> {
 
 /// Seconds after each start, more than the minute after which a revision counts as good.
 const LATE: u32 = 70;
-/// The minute; two nodes can be through before the first one breaks. From then on no further one gets it until that one has served for a minute
-/// again.
+/// The minute; two nodes can be through before the first one breaks. From then on no further one gets it until that one has served for a
+/// minute again.
 const ONE_BY_ONE: [i64; 3] = [60, 60, 70 + 60];
 
-/// It has been proved when it crashes for the first time. Each node breaks in its own time, so that two may be out at once, which no operator can
-/// foresee.
+/// It has been proved when it crashes for the first time. Each node breaks in its own time, so that two may be out at once, which no
+/// operator can foresee.
 pub const CRASHES_LATE: Scenario = Scenario {
     name: "two_of_four_nodes_serve_on_while_a_revision_that_crashes_after_its_proof_gets_on_slowly_and_is_rolled_back",
     options: four_nodes,

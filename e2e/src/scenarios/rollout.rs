@@ -19,8 +19,8 @@ use crate::{
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
-/// Each mark set in turn, over one resource. The demo and `bed bench rollouts` make as many requests as the machine can; a thousand a second
-/// notice a gap of a millisecond, and leave the other beds their share of it.
+/// Each mark set in turn, over one resource. The demo and `bed bench rollouts` make as many requests as the machine can; a thousand a
+/// second notice a gap of a millisecond, and leave the other beds their share of it.
 pub const THREE_ROLLOUTS: Scenario = Scenario {
     name: "three_rollouts_in_a_row_lose_no_request",
     options: four_nodes,

@@ -88,8 +88,8 @@ impl Judge {
         found
     }
 
-    /// An answer of a health checker of the resource whose UID begins like this; it is judged when all is known that it can rest on. One that
-    /// speaks of another resource came from somebody else on the same port of the node.
+    /// An answer of a health checker of the resource whose UID begins like this; it is judged when all is known that it can rest on. One
+    /// that speaks of another resource came from somebody else on the same port of the node.
     pub fn hear(&mut self, uid8: &str, answer: Answer) {
         let speaks_of = |case: &&mut ResourceAudit| (&case.namespace, &case.name) == (&answer.resource.0, &answer.resource.1);
         if let Some(case) = self.cases.get_mut(uid8).filter(speaks_of) {

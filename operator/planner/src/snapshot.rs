@@ -41,7 +41,8 @@ pub struct Snapshot {
     pub daemon_sets: Vec<DaemonSetFacts>,
     /// Health checkers whose port belongs to somebody else on their node: what they said, with the node.
     pub port_conflicts: BTreeSet<String>,
-    /// Rights that health checkers need and that the `ServiceAccount` which the resource names for them lacks, in words such as `list nodes`.
+    /// Rights that health checkers need and that the `ServiceAccount` which the resource names for them lacks, in words such as `list
+    /// nodes`.
     pub account_lacks: Vec<String>,
     /// Recorded revisions of the template, in any order.
     pub history: Vec<RevisionFacts>,

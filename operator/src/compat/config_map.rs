@@ -64,7 +64,8 @@ pub fn of_preset(options: &CompatFlags, since: UnixSeconds) -> Option<Gate> {
     }
 }
 
-/// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be read.
+/// Gates that such a command line stands for, as far as they bear on resources: what they wait for is pods, so a `ConfigMap` need not be
+/// read.
 pub fn gates_of_flags(flags: &CompatFlags) -> CompatGates {
     let named = |at: &ConfigMaps| legacy::gate(&at.namespace, &at.names.join(" or "), 0, Vec::new());
     CompatGates { config_map: flags.legacy_configmap.as_ref().map(named), preset: of_preset(flags, 0), ..CompatGates::default() }

@@ -61,8 +61,8 @@ pub enum Seen<F> {
     Gone(F),
 }
 
-/// Follows a watch for ever, of whose objects `cut` keeps what is read; `seen` takes what it shows, `broken` what hinders it, and nothing when
-/// that is over.
+/// Follows a watch for ever, of whose objects `cut` keeps what is read; `seen` takes what it shows, `broken` what hinders it, and nothing
+/// when that is over.
 pub async fn follow<K, F>(
     api: Api<K>,
     config: watcher::Config,

@@ -62,7 +62,8 @@ const PARALLEL: usize = 64;
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// So many refusals of patches of one node in a row are told in the status of its gates: one or two are the course of things.
 const TOLD_AFTER: u32 = 5;
-/// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights yet.
+/// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights
+/// yet.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// What gates are made from is read again at once, or, where that takes longer than this, after ten times as long: thousands of resources
 /// that come one by one are to cost a tenth of a core.

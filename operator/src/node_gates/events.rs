@@ -115,7 +115,8 @@ impl Teller {
         may
     }
 
-    /// An event on a Node, for each thing that came about. `strangers`: pods that were there before the taint and do not bear it, where they were counted.
+    /// An event on a Node, for each thing that came about. `strangers`: pods that were there before the taint and do not bear it, where
+    /// they were counted.
     pub async fn tell(&self, metrics: &GateMetrics, node: &Node, gate: &Gate, transition: &Transition, strangers: usize) {
         let taint = format!("{}:{}", gate.spec.taint.key, gate.spec.taint.effect.as_str());
         let name = &gate.name;

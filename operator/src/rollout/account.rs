@@ -13,8 +13,8 @@ const BELIEVED: Duration = Duration::from_mins(10);
 /// After how long it is asked again what is missing, or was not answered.
 pub const MISSING_AGAIN: Duration = Duration::from_secs(30);
 
-/// Asks the API server which rights the named account lacks, once in a while, and puts that into the snapshot. Without an answer what was said
-/// before counts; before the first one the account counts as fit.
+/// Asks the API server which rights the named account lacks, once in a while, and puts that into the snapshot. Without an answer what was
+/// said before counts; before the first one the account counts as fit.
 pub async fn ask_rights(client: &Client, memory: &mut Memory, snapshot: &mut Snapshot) {
     let Some(name) = health_checker::named_account(snapshot).map(str::to_owned) else {
         memory.account = None;

@@ -22,7 +22,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Longest body that is read; a health checker's has some 300 bytes.
 const LONGEST: usize = 4096;
 
-/// Asks all ports, as many at once as there are `places`. Every node is in the outcome, with an empty list where nothing answers; ports that do not answer are left out.
+/// Asks all ports, as many at once as there are `places`. Every node is in the outcome, with an empty list where nothing answers; ports
+/// that do not answer are left out.
 pub async fn ask(questions: &BTreeMap<String, Question>, places: &Semaphore) -> BTreeMap<String, Vec<PortAnswer>> {
     let mut answers: BTreeMap<String, Vec<PortAnswer>> = questions.keys().map(|node| (node.clone(), Vec::new())).collect();
     let mut asked = Vec::new();

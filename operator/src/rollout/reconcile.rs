@@ -154,7 +154,8 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     Ok(Requeue::requeue(soon.map_or(due, |soon| soon.min(due))))
 }
 
-/// Says in the log who of other namespaces has what the resource asks for: its status must not, for whoever reads that may read nothing there.
+/// Says in the log who of other namespaces has what the resource asks for: its status must not, for whoever reads that may read nothing
+/// there.
 fn name_rivals(snapshot: &Snapshot, plan: &Plan) {
     let Resource { namespace, name, spec, status, .. } = &snapshot.resource;
     let known = |conflict: &Condition| status.iter().flat_map(|status| &status.conditions).any(|known| known.message == conflict.message);

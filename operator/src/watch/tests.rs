@@ -7,7 +7,8 @@ use futures::FutureExt as _;
 use serde_json::{Value, json};
 
 const NODES: usize = 2000;
-/// A node, its Deployment, its `ReplicaSet` and two pods, in KiB. Five thousand of them must leave room in 64 MiB for a decision about them.
+/// A node, its Deployment, its `ReplicaSet` and two pods, in KiB. Five thousand of them must leave room in 64 MiB for a decision about
+/// them.
 const MOST_PER_NODE: usize = 8;
 
 /// Memory of this process that belongs to no file.

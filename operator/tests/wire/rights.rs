@@ -1,5 +1,6 @@
-//! Each rule of the operator's `ClusterRole` is taken away in its turn, by an API server that grants what `deploy/10-rbac.yaml` says without it.
-//! What only a rollout asks for is refused to single actions; whole rollouts without a right are scenarios (`missing_rights.rs`).
+//! Each rule of the operator's `ClusterRole` is taken away in its turn, by an API server that grants what `deploy/10-rbac.yaml` says
+//! without it. What only a rollout asks for is refused to single actions; whole rollouts without a right are scenarios
+//! (`missing_rights.rs`).
 
 use crate::{carried_out, snapshot};
 use http::{Method, Request, Response, Uri};

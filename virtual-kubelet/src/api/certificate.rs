@@ -115,8 +115,8 @@ impl ServingCertificate {
         Ok(this)
     }
 
-    /// Takes certificate and key from the files, which it reads once a minute, whenever they have changed. What cannot be used is told to `report`, and the
-    /// certificate before stays. Never returns.
+    /// Takes certificate and key from the files, which it reads once a minute, whenever they have changed. What cannot be used is told to
+    /// `report`, and the certificate before stays. Never returns.
     pub async fn keep_files(self, certificate: PathBuf, key: PathBuf, report: impl Fn(&str)) {
         let mut said = String::new();
         loop {

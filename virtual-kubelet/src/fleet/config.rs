@@ -81,8 +81,8 @@ pub struct FleetConfig {
     /// Addresses that pods say they have.
     pub pod_cidr: Cidr,
     /// Where API servers reach the kubelet API of all nodes, if somebody serves it ([`FleetHandle`](super::FleetHandle) shows how). Every
-    /// Node then has this address and port. With an unspecified address (`0.0.0.0`) each keeps its own of [`Self::node_cidr`], which has to be
-    /// routed to this machine.
+    /// Node then has this address and port. With an unspecified address (`0.0.0.0`) each keeps its own of [`Self::node_cidr`], which has to
+    /// be routed to this machine.
     pub kubelet: Option<SocketAddr>,
 }
 

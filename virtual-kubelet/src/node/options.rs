@@ -223,8 +223,8 @@ pub fn with_node_enable_lease_v1_with_renew_interval(duration: Duration, renew_i
     })
 }
 
-/// Keeps the lease through this client and in its namespace, instead of in `kube-node-lease` through the controller's: with rights of its own, or
-/// past what the Nodes' requests wait for. There is a lease only with one of the two options before.
+/// Keeps the lease through this client and in its namespace, instead of in `kube-node-lease` through the controller's: with rights of its
+/// own, or past what the Nodes' requests wait for. There is a lease only with one of the two options before.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -222,8 +222,9 @@ impl PodStatusSink {
     }
 
     /// Reports a pod's status and annotations. Annotations that are as the provider was given them are of others, who may
-    /// change them; those that differ are the provider's, and what somebody else makes of them is put right. A pod with a `deletionTimestamp` is being ended
-    /// by the provider itself: it is deleted in the API, with its `deletionGracePeriodSeconds`. Never blocks.
+    /// change them; those that differ are the provider's, and what somebody else makes of them is put right. A pod with a
+    /// `deletionTimestamp` is being ended by the provider itself: it is deleted in the API, with its `deletionGracePeriodSeconds`. Never
+    /// blocks.
     pub fn notify_pod(&self, pod: &Pod) {
         let grace = || pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
         let report = PodReport {

@@ -128,9 +128,9 @@ impl ImageTable {
     /// # let file = std::env::temp_dir().join(format!("images-shown-{}.json", std::process::id()));
     /// use virtual_kubelet::process::ImageTable;
     ///
-    /// std::fs::write(&file, r#"{"web:1": {"command": ["w"], "digest": "sha256:1"}, "web:1.0": {"command": ["w"], "digest": "sha256:1"}}"#)?;
-    /// let shown = ImageTable::new(file.clone()).shown("web:1.0");
-    /// assert_eq!((shown.image.as_str(), shown.id.as_str()), ("web:1", "process-image://sha256:1"));
+    /// std::fs::write(&file, r#"{"web:1": {"command": ["w"], "digest": "sha256:1"}, "web:1.0": {"command": ["w"], "digest":
+    /// "sha256:1"}}"#)?; let shown = ImageTable::new(file.clone()).shown("web:1.0"); assert_eq!((shown.image.as_str(), shown.id.as_str()),
+    /// ("web:1", "process-image://sha256:1"));
     /// # std::fs::remove_file(file)?;
     /// # Ok::<_, std::io::Error>(())
     /// ```

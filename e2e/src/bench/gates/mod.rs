@@ -40,11 +40,11 @@ use objects::{SET, WARM, gate, has_taint};
 ///
 /// What is measured how:
 /// - Nodes are objects alone. The time of a node is from the answer to the request that makes it, or its condition, to the end of the
-///   request that adds, or removes, its taint, as the API server's audit log has it. (What a watch shows comes up to half a second later on a
-///   machine that is this busy, for reasons of the API server's own: that would be measured otherwise.)
+///   request that adds, or removes, its taint, as the API server's audit log has it. (What a watch shows comes up to half a second later on
+///   a machine that is this busy, for reasons of the API server's own: that would be measured otherwise.)
 /// - The yardstick is a client that does nothing but patch: the same two patches, from a watch of its own, as many at once, against the
-///   same control plane in the same run, with nodes of its own. It decides nothing and remembers nothing. As the operator is, it is a process
-///   of its own with the operator's user: the API server checks and records its requests alike.
+///   same control plane in the same run, with nodes of its own. It decides nothing and remembers nothing. As the operator is, it is a
+///   process of its own with the operator's user: the API server checks and records its requests alike.
 /// - Yardstick and operator take turns, and the times of all rounds are taken together: on a machine that is this busy, those of one round
 ///   are by a half longer or shorter than those of the next.
 /// - Fifty status writes a second, spread over the nodes, stand for heartbeats while nodes are released.

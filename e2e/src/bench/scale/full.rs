@@ -1,7 +1,7 @@
 //! What the operator needs where Nodes are as large as real ones: their kubelets list the images that they have.
 //!
-//! The nodes of the other parts have no images and are a twentieth as large. Memory is measured when all Deployments of a resource are made,
-//! when its ledger is lost, and at rest; each peak is of its own time.
+//! The nodes of the other parts have no images and are a twentieth as large. Memory is measured when all Deployments of a resource are
+//! made, when its ledger is lost, and at rest; each peak is of its own time.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Pods that are updated in place, in the simulated cluster: their `ReplicaSets` and gates, images that change, and images that come before.
+//! Pods that are updated in place, in the simulated cluster: their `ReplicaSets` and gates, images that change, and images that come
+//! before.
 
 use std::sync::Arc;
 

@@ -137,7 +137,8 @@ impl Pass<'_> {
         }
         let Some(opened) = breaker::opens(deployment, managed.pods, self.snapshot.now) else { return false };
         self.plan.recheck(opened.until);
-        // A node that serves, or that tries again to have all its pods, keeps those that are ready: the breaker stops the flood, not the service.
+        // A node that serves, or that tries again to have all its pods, keeps those that are ready: the breaker stops the flood, not the
+        // service.
         let grows = managed.grant.is_some_and(|grant| grant.kind == GrantReason::Grow);
         let expendable = managed.is_updated() && !grows || managed.phase() == Some(Phase::New);
         let ready = managed.pods.iter().filter(|pod| pod.ready && !pod.terminating).count();

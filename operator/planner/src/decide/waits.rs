@@ -20,7 +20,8 @@ use crds::{
     token::Phase,
 };
 
-/// What keeps pods from being ready. Beneath a pause the Deployment says the former revision still, of which a pod that ended means nothing.
+/// What keeps pods from being ready. Beneath a pause the Deployment says the former revision still, of which a pod that ended means
+/// nothing.
 pub(super) fn trouble(managed: &ManagedNode<'_>, grant: &Grant) -> Option<(String, String)> {
     let deployment = managed.deployment?;
     let revision = if managed.is_in_place() { grant.revision.as_str() } else { deployment.revision() };
@@ -45,7 +46,8 @@ impl Pass<'_> {
         Some(Reason::WaitingForTaint { gate: gate.name.clone(), taint, until })
     }
 
-    /// Why this object of the node is not written now: it would be refused again. It is tried again after a while, or when the spec changes.
+    /// Why this object of the node is not written now: it would be refused again. It is tried again after a while, or when the spec
+    /// changes.
     pub(super) fn refused(&mut self, managed: &ManagedNode<'_>, object: NodeObject) -> Option<Reason> {
         let message = self.snapshot.refusal(managed.name, object)?.clone();
         self.plan.recheck(self.snapshot.now.saturating_add(REFUSED_AGAIN));

@@ -122,7 +122,7 @@ pub struct OtherResource {
     pub created: UnixSeconds,
     /// The resource as stored in the API.
     pub resource: Arc<IngressDaemonSet>,
-    /// Its spec was found to be valid when the operator last looked. One that was edited since is that until it is looked at again: meanwhile
-    /// nobody takes what it uses.
+    /// Its spec was found to be valid when the operator last looked. One that was edited since is that until it is looked at again:
+    /// meanwhile nobody takes what it uses.
     pub accepted: bool,
 }

@@ -55,8 +55,8 @@ pub fn opens(deployment: &DeploymentFacts, pods: &[Arc<PodFacts>], now: UnixSeco
 }
 
 /// While it is open, a node may lose a pod that it kept: how many pods it still has, where those that are made in place of what it lost
-/// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost; nor is one that has run on a node whose kubelet is
-/// not heard of (`lost`), where none is ready.
+/// are refused, too. A pod of before that is unready for a moment, or restarts, is not lost; nor is one that has run on a node whose
+/// kubelet is not heard of (`lost`), where none is ready.
 pub fn kept_of_fewer(deployment: &DeploymentFacts, pods: &[Arc<PodFacts>], lost: bool, now: UnixSeconds) -> Option<(Breaker, i32)> {
     let breaker = open(deployment, now)?;
     let since = breaker.until.saturating_sub(pause(breaker.openings));

@@ -14,8 +14,8 @@ use crds::{
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// What may be an operator's. A kubelet may annotate its own Node, and may change neither its taints nor many of its labels: what an annotation
-/// says of those is no reason to take them away.
+/// What may be an operator's. A kubelet may annotate its own Node, and may change neither its taints nor many of its labels: what an
+/// annotation says of those is no reason to take them away.
 #[derive(Clone, Debug, Default)]
 pub struct GatesAndResources {
     /// Gates that are there, with the taints that they have or had, and the keys by which resources may hold nodes detached.

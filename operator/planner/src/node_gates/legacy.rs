@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Key of the taint; it has no value, and the effect `NoSchedule`.
 pub const TAINT: &str = "NodeReadiness";
-/// Names that are looked for where only the namespace is given, the first that there is: the original's default, that of its chart, and that of
-/// the example in its guide.
+/// Names that are looked for where only the namespace is given, the first that there is: the original's default, that of its chart, and
+/// that of the example in its guide.
 pub const NAMES: [&str; 3] = ["node.readiness", "istio-cni-taint-configmap", "istio-cni-taint"];
 /// Where they are looked for by default.
 pub const NAMESPACE: &str = "kube-system";

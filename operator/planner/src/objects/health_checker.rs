@@ -1,4 +1,5 @@
-//! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights that an account of the operator's own gets for them.
+//! The health checkers: one `DaemonSet` per port on the resource's nodes, and the rights that an account of the operator's own gets for
+//! them.
 
 use crate::{
     facts::{DaemonSetFacts, NodeFacts, Resource, scheduling::daemon_set_runs},
@@ -44,8 +45,8 @@ pub fn listens_on_ipv4_alone(spec: &IngressDaemonSetSpec) -> bool {
     address.is_some_and(|address| address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_ipv4()))
 }
 
-/// The `ServiceAccount` that the spec names for health checkers that there are to be. It gets no right from the operator: others may use it, too.
-/// That of the original's example is used as little as the image beside it.
+/// The `ServiceAccount` that the spec names for health checkers that there are to be. It gets no right from the operator: others may use
+/// it, too. That of the original's example is used as little as the image beside it.
 pub fn named_account(snapshot: &Snapshot) -> Option<&str> {
     let spec = &snapshot.resource.spec;
     let name = named(spec).filter(|_| !snapshot.resource.deleting)?;
@@ -153,8 +154,8 @@ fn hold_refused(snapshot: &Snapshot, plan: &mut Plan) {
     }
 }
 
-/// Nodes of the resource whose kubelets say nothing any more: a pod that the controller of a `DaemonSet` makes for one is started by nobody.
-/// The kubelet of a node that is not Ready for another reason starts pods.
+/// Nodes of the resource whose kubelets say nothing any more: a pod that the controller of a `DaemonSet` makes for one is started by
+/// nobody. The kubelet of a node that is not Ready for another reason starts pods.
 struct SilentNodes<'a>(Vec<(&'a str, &'a NodeFacts)>);
 
 impl<'a> SilentNodes<'a> {
@@ -349,8 +350,8 @@ fn toleration(given: &Toleration) -> Value {
     })
 }
 
-/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. Health checkers that
-/// are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
+/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. Health checkers
+/// that are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
 fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: UnixSeconds, port: u16) -> Option<UnixSeconds> {
     let ledger = status.and_then(|status| status.rollout.as_ref());
     let recorded = ledger.and_then(|ledger| ledger.served_ports.iter().find(|served| served.port == port));
@@ -396,8 +397,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Stri
     ))
 }
 
-/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it; of two
-/// that do, the one that has done so for longer; of two that do not, the older one.
+/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it;
+/// of two that do, the one that has done so for longer; of two that do not, the older one.
 pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> {
     let invalid = |message| Some(SpecProblem { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;

@@ -113,8 +113,8 @@ pub fn begin(snapshot: &Snapshot, managed: &ManagedNode<'_>, settings: &Resolved
     Action::CreatePod { node: managed.name.to_owned(), name, body: Box::new(body) }
 }
 
-/// When a pod makes way for another, if its kubelet gave it up. It stays for as long as the rollout had gone on when it was made, so that each
-/// pod of a node stays for longer than the one before.
+/// When a pod makes way for another, if its kubelet gave it up. It stays for as long as the rollout had gone on when it was made, so that
+/// each pod of a node stays for longer than the one before.
 fn makes_way_at(snapshot: &Snapshot, pull: &PullFacts) -> Option<UnixSeconds> {
     let rollout = snapshot.resource.ledger().and_then(|ledger| ledger.rollout_state.as_ref());
     let since = rollout.map_or(pull.created, |rollout| rollout.since);

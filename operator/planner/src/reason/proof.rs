@@ -2,7 +2,8 @@
 
 use super::{Reason, clock};
 
-/// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed them.
+/// Seconds for which a pod may be not ready without a fall: a kubelet that starts anew takes all its pods for unready until it has probed
+/// them.
 pub(crate) const FALLS_AFTER: i64 = 10;
 /// Word of a fall: a container restarted.
 pub(crate) const RESTARTED: &str = "CrashLoop";

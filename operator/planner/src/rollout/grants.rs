@@ -189,8 +189,8 @@ impl GrantRules<'_> {
     }
 }
 
-/// Unavailable nodes first, then those that run what nobody wants any more, cordoned last, domains in turns, then by a hash: the order of the input never matters. With one
-/// domain at a time domains come before everything.
+/// Unavailable nodes first, then those that run what nobody wants any more, cordoned last, domains in turns, then by a hash: the order of
+/// the input never matters. With one domain at a time domains come before everything.
 fn candidates<'a, 'b>(
     rules: &GrantRules<'_>,
     managed_nodes: &'b [ManagedNode<'a>],

@@ -1,5 +1,5 @@
-//! Other resources that detach a node by the same key with another value. One of them detaches it: the one that has done so before, with what it
-//! asks for now, else the one that uses the node, else the older one. The other waits, and takes nothing from it.
+//! Other resources that detach a node by the same key with another value. One of them detaches it: the one that has done so before, with
+//! what it asks for now, else the one that uses the node, else the older one. The other waits, and takes nothing from it.
 
 use crate::{
     facts::{OtherResource, Resource},

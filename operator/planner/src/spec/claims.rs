@@ -1,5 +1,5 @@
-//! What a resource may have to share with others on a node: its health ports, and the keys by which it detaches nodes. Two that claim nothing in
-//! common have nothing to do with each other, so that of thousands of resources only those few are looked at.
+//! What a resource may have to share with others on a node: its health ports, and the keys by which it detaches nodes. Two that claim
+//! nothing in common have nothing to do with each other, so that of thousands of resources only those few are looked at.
 
 use crds::{IngressDaemonSet, IngressDaemonSetSpec, ledger::Ledger};
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! The steps of a canary: what each waits for, what halts it, and when its revision is the last that all nodes ran; each on a whole simulated
-//! cluster.
+//! The steps of a canary: what each waits for, what halts it, and when its revision is the last that all nodes ran; each on a whole
+//! simulated cluster.
 
 use crate::{
     rollout_state::{annotate, at_rest, condition, edit, on, reasons, seconds},

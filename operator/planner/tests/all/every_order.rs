@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 
 /// Seconds for which the revision has to serve.
 const PROVEN: i64 = 15;
-/// What may happen happens at the beginning of each slot of so many seconds: a revision that breaks in each breaks sooner than it is proved.
+/// What may happen happens at the beginning of each slot of so many seconds: a revision that breaks in each breaks sooner than it is
+/// proved.
 const SLOT: usize = 10;
 /// Seconds within which a revision is current, or rolled back, after the last slot.
 const LATER: usize = 240;

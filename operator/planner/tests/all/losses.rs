@@ -327,8 +327,7 @@ fn losses_of_a_former_revision_condemn_no_other() {
                 run(&mut world, &mut operator, 1);
             }
         }
-        let plan = run(&mut world, &mut operator, 1);
-        eprintln!("{both_back}: {:?}", condition(&plan, "Stalled"));
+        run(&mut world, &mut operator, 1);
         edit(&mut world, |wish| wish.image = 3);
         let plan = run(&mut world, &mut operator, 20);
         let rollout = world.cluster.ledger().unwrap().rollout_state.clone().unwrap();

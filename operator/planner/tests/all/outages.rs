@@ -197,8 +197,8 @@ fn a_node_that_failed_by_outages_is_named_and_keeps_its_slot_until_that_is_forgo
     }
 }
 
-/// All nodes run it. It kills machines in pairs that are back after 34 s, so that each loss looks like an outage; between two of them each node
-/// serves for longer than it has to.
+/// All nodes run it. It kills machines in pairs that are back after 34 s, so that each loss looks like an outage; between two of them each
+/// node serves for longer than it has to.
 #[test]
 fn machines_that_die_together_again_and_again_condemn_the_revision() {
     let rollout = json!({"provenAfterSeconds": 15, "autoRollback": true, "nodeDeadlineSeconds": 90});
@@ -222,8 +222,8 @@ fn machines_that_die_together_again_and_again_condemn_the_revision() {
     assert_eq!(on(&world, 1), 4);
 }
 
-/// All nodes run it. It kills machines in pairs whose Nodes are not Ready for a minute: never do all of them serve for as long as they must.
-/// The operator may start anew between two of these losses.
+/// All nodes run it. It kills machines in pairs whose Nodes are not Ready for a minute: never do all of them serve for as long as they
+/// must. The operator may start anew between two of these losses.
 #[test]
 fn outages_that_come_again_and_again_condemn_the_revision_whether_or_not_the_operator_starts_anew() {
     for restarted in [false, true] {

@@ -1,8 +1,8 @@
 //! The protocol, searched exhaustively: every order of steps, watches, crashes, rivals and disturbances within bounds.
 //!
-//! Operators decide by the planner's own functions ([`planner::protocol::step()`], [`planner::protocol::target`]); what surrounds them is as
-//! small as it can be. Every state must keep the promises, and must come to rest once the faults end. The same search with
-//! one guard dropped must find what that guard is for. `MODEL_STATES` raises the bound on the states of one search.
+//! Operators decide by the planner's own functions ([`planner::protocol::step()`], [`planner::protocol::target`]); what surrounds them is
+//! as small as it can be. Every state must keep the promises, and must come to rest once the faults end. The same search with one guard
+//! dropped must find what that guard is for. `MODEL_STATES` raises the bound on the states of one search.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says where")]
 #![allow(clippy::trivially_copy_pass_by_ref, clippy::unused_self, reason = "rules and grants read alike everywhere, whatever their size")]

@@ -40,8 +40,8 @@ pub struct Incoming {
     pub stream: DuplexStream,
 }
 
-/// Speaks SPDY on `transport` and takes the streams that are `wanted`, by their headers; others are refused. The future does the work; it ends when the client has gone, or, after all of our streams have
-/// ended and the receiver was dropped, when everything was sent.
+/// Speaks SPDY on `transport` and takes the streams that are `wanted`, by their headers; others are refused. The future does the work; it
+/// ends when the client has gone, or, after all of our streams have ended and the receiver was dropped, when everything was sent.
 pub fn accept<T>(transport: T, wanted: fn(&Headers) -> bool) -> (mpsc::Receiver<Incoming>, impl Future<Output = io::Result<()>> + Send)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
