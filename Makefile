@@ -21,13 +21,14 @@ VERSION := k8s.io/component-base/version
 ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VERSION).gitMinor=$(word 2,$(subst ., ,$(1))) \
 	-X $(VERSION).gitTreeState=clean -X $(VERSION).gitCommit=v$(1)
 
-.PHONY: help demo check test soak mutants bench fuzz lint generate build deps control-plane definitions definitions-check kwok prose-linter promtool images images-check images-test containerfile-test versions kubelet-bed manifests chart-test
+.PHONY: help demo check test soak mutants coverage bench fuzz lint generate build deps control-plane definitions definitions-check kwok prose-linter promtool images images-check images-test containerfile-test versions kubelet-bed manifests chart-test
 
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
 	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
 	@echo "make test            the same in full, and each promise on a real control plane (15 minutes, the first time 30)"
 	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20, BEDS=4"
+	@echo "make coverage        counts the lines of each crate that tests reach, without and with the scenarios of make test"
 	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
@@ -63,6 +64,10 @@ soak: deps control-plane build
 mutants:
 	@cargo build --quiet --locked --workspace --bin mutants
 	@nice -n 15 target/debug/mutants
+
+# Our crates are built once more, with counters.
+coverage: deps control-plane
+	@nice -n 10 .ci/coverage
 
 # The bed itself need not be a release build; what is measured is. Of a fleet, the bed is the yardstick and the load, too.
 # Without KWOK, which a machine may be unable to fetch, the bench of fleets says so and goes on.
