@@ -16,6 +16,7 @@ use crate::{
         product::{self, deployment_mark, four_nodes, has_condition, rolling_update},
     },
     eventually::eventually,
+    host::images,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::outages::roll_slowly_to,
@@ -43,7 +44,9 @@ fn expected() -> Expectations {
 async fn forth_and_back(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     operator_process::stop_pods(bed).await?;
-    let mut former = OperatorProcess::start_program(bed, "former", Program::at(former_operator::program()?)).await?;
+    // By default it names an image that the bed does not have: today's default names no registry that exists.
+    let program = Program::at(former_operator::program()?).with("HEALTH_CHECKER_IMAGE", images::HEALTH_CHECKER);
+    let mut former = OperatorProcess::start_program(bed, "former", program).await?;
     let mut strategy = rolling_update(1, deployment_mark());
     strategy["rollingUpdate"]["provenAfterSeconds"] = PROVEN.into();
     strategy["rollingUpdate"]["autoRollback"] = true.into();
