@@ -6,7 +6,7 @@ use k8s_openapi::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
         core::v1::{ContainerState, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus, Service},
     },
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
 };
 use planner::facts::{
     ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
@@ -26,6 +26,16 @@ const REFUSAL: usize = 1024;
 /// Seconds since 1970.
 pub fn seconds(time: &Time) -> UnixSeconds {
     time.0.as_second()
+}
+
+/// The owner that controls an object.
+pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// Some resource of ours is its controller.
+pub(super) fn is_of_resource(meta: &ObjectMeta) -> bool {
+    controller(meta).is_some_and(|owner| owner.kind == "IngressDaemonSet")
 }
 
 /// What is read of a Node.
@@ -115,7 +125,7 @@ fn is_gated(spec: &PodSpec) -> bool {
 
 /// What is read of a `ReplicaSet` whose pods have the gate for updates in place; nothing of others.
 pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaSetFacts> {
-    let owner = set.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?.uid.clone();
+    let owner = controller(&set.metadata)?.uid.clone();
     set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref()).filter(|spec| is_gated(spec))?;
     let template = orphan_template(&set);
     let text = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().and_then(|map| map.get(key)).cloned();
@@ -397,8 +407,9 @@ pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
 /// A revision of ours; nothing for one that somebody else records.
 pub fn revision(revision: &ControllerRevision) -> Option<RevisionFacts> {
     let meta = &revision.metadata;
-    let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-    owner.filter(|owner| owner.kind == "IngressDaemonSet")?;
+    if !is_of_resource(meta) {
+        return None;
+    }
     let template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
     Some(RevisionFacts {
         name: meta.name.clone().unwrap_or_default(),

@@ -335,8 +335,11 @@ impl Index {
 
     /// A node's name is kept as long as there is the Node, or a Deployment for it by annotation or label.
     fn forget_name(&mut self, node: &str) {
+        if self.nodes.contains_key(node) {
+            return;
+        }
         let hash = hash::node_hash(node);
-        if !self.nodes.contains_key(node) && !self.deployments.values().any(|entry| entry.facts.0 == node || entry.node_hash == hash) {
+        if !self.deployments.values().any(|entry| entry.facts.0 == node || entry.node_hash == hash) {
             self.node_names.remove(&hash);
         }
     }
@@ -389,20 +392,13 @@ const NODE_NAME: usize = 253;
 
 fn entry<T>(meta: &ObjectMeta, facts: T) -> IndexedObject<T> {
     let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
-    let controller = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     IndexedObject {
         uid8: label(names::RESOURCE_LABEL),
         node_hash: label(names::NODE_HASH_LABEL),
-        controller: controller.map(|owner| owner.uid.chars().take(UID).collect()),
+        controller: facts::controller(meta).map(|owner| owner.uid.chars().take(UID).collect()),
         version: version(meta.resource_version.as_deref()),
         facts,
     }
-}
-
-/// Some resource is its controller. Of another Deployment or `DaemonSet` with our labels no more than the name is read, and nothing is kept:
-/// whoever may make one can make it large.
-fn is_of_resource(meta: &ObjectMeta) -> bool {
-    meta.owner_references.iter().flatten().any(|owner| owner.controller == Some(true) && owner.kind == "IngressDaemonSet")
 }
 
 fn owner<T>(key: &Key, entry: Option<&IndexedObject<T>>) -> Touched {
@@ -536,7 +532,8 @@ impl Observed for Deployment {
     type Kept = IndexedObject<(String, Arc<DeploymentFacts>)>;
 
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
-        if !is_of_resource(&self.metadata) {
+        // Of a stranger's no more than the name is read: whoever may make one with our labels can make it large.
+        if !facts::is_of_resource(&self.metadata) {
             let facts = DeploymentFacts { name: self.metadata.name.clone().unwrap_or_default(), ..DeploymentFacts::default() };
             return IndexedObject { controller: None, ..entry(&self.metadata, ()) }.with((String::new(), Arc::new(facts)));
         }
@@ -552,7 +549,11 @@ impl Observed for Deployment {
         if !entry.facts.0.is_empty() {
             index.node_names.insert(hash::node_hash(&entry.facts.0), entry.facts.0.clone());
         }
-        if let Some(before) = index.deployments.insert(key.clone(), entry) {
+        let (node, hash) = (entry.facts.0.clone(), entry.node_hash.clone());
+        // Hardly ever is there another name, and to look who has the former one takes all Deployments.
+        if let Some(before) =
+            index.deployments.insert(key.clone(), entry).filter(|before| before.facts.0 != node || before.node_hash != hash)
+        {
             index.forget_names_of(&before);
         }
         owner(&key, index.deployments.get(&key))
@@ -605,7 +606,7 @@ impl Observed for DaemonSet {
 
     fn keep(mut self, _: &mut SpecInterner) -> Self::Kept {
         let mut entry = entry(&self.metadata, ());
-        if !is_of_resource(&self.metadata) {
+        if !facts::is_of_resource(&self.metadata) {
             (self.spec, entry.controller) = (None, None);
         }
         entry.with(facts::daemon_set(self))
