@@ -6,7 +6,7 @@ use crate::{
     leader::holder,
     node_gates::act,
     pages, remaining,
-    watch::{GuardedResource, Observer, PAGE},
+    watch::{GuardedResource, Observer, PAGE, Partial},
     write,
 };
 use anyhow::{Context as _, bail};
@@ -155,7 +155,8 @@ impl Cleaner<'_> {
     /// Cleans up every Node that there is now; how many had something of ours, and how many there are.
     async fn clean_all(&self, scope: &Scope) -> anyhow::Result<(usize, usize)> {
         let observer = Observer::default();
-        observer.take(Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await.context("listing Nodes")?.items);
+        let nodes = pages::all(&Api::<Partial<Node>>::all(self.client.clone()), ListParams::default(), PAGE).await;
+        observer.take(nodes.context("listing Nodes")?);
         let mut cleaned = 0_usize;
         for name in observer.nodes().keys() {
             cleaned += usize::from(self.clean(&observer, name, scope).await?);
