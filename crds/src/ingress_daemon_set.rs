@@ -371,7 +371,7 @@ pub struct RollingUpdate {
     /// Annotate the node's Deployment before its pods change. Health ports answer 503 from then on, as they do without this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_deployment_to_detach: Option<AnnotateDeployment>,
-    /// Annotate the Node before its pods change, to ask node-detacher to deregister it.
+    /// Annotate the Node before its pods change, to ask a detacher to deregister it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotate_node_to_detach: Option<AnnotateNode>,
     /// Label the Node before its pods change. Load balancers that exclude Nodes with this label leave it out, such as those that cloud controllers create for Services. Use it instead of annotateNodeToDetach.

@@ -129,7 +129,8 @@ pub struct RolloutState {
     /// Container restarts of the revision that do not count, by node: those before that step, and those that a person accepted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub earlier_restarts: BTreeMap<String, i64>,
-    /// The revision is proved: all its nodes have once served without a break for `provenAfterSeconds`.
+    /// The revision is proved, or needs no proof: its nodes have once served without a break for `provenAfterSeconds`, but for noise and for
+    /// nodes that failed or are lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proved: bool,
     /// Watched seconds for which its nodes have served without a break since the last node was attached.

@@ -225,7 +225,7 @@ pub struct ConditionRequirement {
     /// Required status.
     #[serde(default)]
     pub status: ConditionStatus,
-    /// Status that counts if the Node does not have the condition.
+    /// Status that counts if the Node does not have the condition. Default: Unknown.
     #[serde(rename = "default", default, skip_serializing_if = "Option::is_none")]
     pub default_: Option<ConditionStatus>,
     /// Maximum age of the last heartbeat. An older condition counts as Unknown, because its writer no longer runs. Default: no limit.

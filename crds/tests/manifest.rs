@@ -18,6 +18,20 @@ fn the_manifests_are_what_the_types_say() {
     }
 }
 
+/// `kubectl explain` shows what is written at a field, not what is written at its type.
+#[test]
+fn an_optional_field_has_the_description_that_is_written_at_it() {
+    let files = crds::manifest::files().unwrap();
+    for (file, text) in [
+        ("nodereadinessgates.yaml", "Grandfather: they count as released."),
+        ("nodereadinessgates.yaml", "Default: Unknown."),
+        ("podreadinessgates.yaml", "Effect of the taint. Default: any."),
+    ] {
+        let (_, manifest) = files.iter().find(|(name, _)| *name == file).unwrap();
+        assert!(manifest.contains(text), "{file} has no `{text}`");
+    }
+}
+
 #[test]
 fn the_manifest_fits_into_the_annotation_of_a_client_side_apply() {
     let json = serde_json::to_string(&crds::manifest::ingress_daemon_set()).unwrap();
