@@ -18,10 +18,12 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Config, Resource, ResourceExt as _,
     api::ListParams,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError, NoProxyError},
     core::DeserializeGuard,
 };
 use operator::{
+    client::trimming,
     compat,
     deployed::{self, OperatorOptions},
     gates_shared::{CompatGates, definitions},
@@ -69,7 +71,10 @@ impl Cluster {
         let mut config = config(global).await?;
         config.connect_timeout = Some(PATIENCE);
         let namespace = global.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = |config: Config| Client::try_from(config).map_err(|error| anyhow!("cannot use the kubeconfig: {error}"));
+        let client = |config: Config| {
+            let builder = ClientBuilder::try_from(config).map_err(|error| anyhow!("cannot use the kubeconfig: {error}"))?;
+            Ok::<_, anyhow::Error>(trimming(builder).build())
+        };
         let mut once = config.clone();
         once.default_retry = false;
         let asks_once = client(once)?;

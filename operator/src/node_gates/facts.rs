@@ -1,6 +1,6 @@
 //! Objects that gates ask for, cut down to what decisions read.
 
-use crate::watch::fresh_since;
+use crate::watch::{fresh_since, texts};
 use crds::label_selector::{LabelOperator, LabelRequirement, LabelSelector};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod},
@@ -25,7 +25,7 @@ pub fn pod(pod: Pod) -> (String, world::Pod) {
         fresh_since: fresh_since(&status),
         revision: pod.metadata.labels.as_ref().and_then(|labels| labels.get("controller-revision-hash")).cloned().unwrap_or_default(),
         controller: controller.map(|owner| owner.uid.clone()).unwrap_or_default(),
-        annotations: pod.metadata.annotations.unwrap_or_default().into(),
+        annotations: texts(pod.metadata.annotations).into(),
         tolerations: Arc::new(spec.tolerations.unwrap_or_default()),
     };
     (node, facts)

@@ -37,7 +37,7 @@ const ASKED_AT_ONCE: usize = 32;
 /// HTTP servers that gates of one namespace ask.
 const ASKED: usize = 2000;
 /// How many pods an answer to a list has: each is decoded whole, and a user makes it as large as the API server takes it.
-const PODS_PAGE: u32 = 25;
+const PODS_PAGE: u32 = 10;
 /// Label of the slices of a Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
@@ -48,7 +48,7 @@ pub struct Sources {
     tasks: JoinSet<()>,
     /// By namespace.
     pods: BTreeMap<String, AbortHandle>,
-    /// Annotations that are kept of those pods.
+    /// Labels and annotations that are kept of those pods.
     read: BTreeMap<String, ReadOfPods>,
     /// Of Services, by namespace.
     slices: BTreeMap<String, AbortHandle>,

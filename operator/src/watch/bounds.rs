@@ -1,11 +1,15 @@
 //! How much of resources is held, whoever makes them: a namespace can make thousands, each as large as the API server takes it. What is
 //! beyond these bounds is known by its name and status alone, and nothing is undone that it has done.
 
-use super::GuardedResource;
+use super::{
+    GuardedResource,
+    held::{json_size, mappings},
+};
+use crate::trim;
 use crds::{IngressDaemonSet, IngressDaemonSetSpec, UnixSeconds, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use planner::facts::Withheld;
-use serde_json::{Value, json};
+use planner::facts::{SPEC_BYTES, SPEC_MAPPINGS, Withheld};
+use serde_json::json;
 
 /// Those who wrote last, of whom is kept when they did.
 const MANAGERS: usize = 16;
@@ -111,34 +115,13 @@ pub fn read_of_metadata(meta: ObjectMeta) -> ObjectMeta {
 
 /// The spec takes more than anybody needs: as text, or as mappings, each of which takes some hundred bytes however short it is.
 fn too_large(spec: &IngressDaemonSetSpec) -> Option<Withheld> {
+    if let Some((bytes, mappings)) = trim::left_out(&spec.template) {
+        return Some(Withheld::TooLarge { bytes, mappings });
+    }
     let bytes = json_size(spec);
     let mappings = mappings(&spec.template);
-    let fits = bytes <= planner::facts::SPEC_BYTES && mappings <= planner::facts::SPEC_MAPPINGS;
+    let fits = bytes <= SPEC_BYTES && mappings <= SPEC_MAPPINGS;
     (!fits).then_some(Withheld::TooLarge { bytes, mappings })
-}
-
-fn json_size(value: &impl serde::Serialize) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 = self.0.saturating_add(bytes.len());
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // What cannot be written as JSON was not read from it either.
-    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
-}
-
-fn mappings(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => items.iter().map(mappings).sum(),
-        Value::Object(fields) => 1 + fields.values().map(mappings).sum::<usize>(),
-        _ => 0,
-    }
 }
 
 /// The same of one that has no place in its namespace: one that runs nothing claims nothing either.

@@ -1,5 +1,6 @@
 //! Objects of the API, cut down to what decisions read.
 
+use super::held::{part, texts};
 use crds::{UnixSeconds, hash, in_place::PodRecord, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::{
     api::{
@@ -10,7 +11,7 @@ use k8s_openapi::{
 };
 use planner::facts::{
     ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
-    ReplicaSetFacts, RevisionFacts, Unmet, shared_spec::SpecInterner,
+    ReplicaSetFacts, RevisionFacts, SPEC_BYTES, SPEC_MAPPINGS, Unmet, shared_spec::SpecInterner,
 };
 use serde_json::Value;
 use std::{
@@ -102,9 +103,9 @@ pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut SpecInterner
         uid: meta.uid.unwrap_or_default(),
         resource_version: meta.resource_version.unwrap_or_default(),
         generation: meta.generation.unwrap_or(0),
-        labels: specs.keys.intern(meta.labels.unwrap_or_default()),
-        annotations: specs.keys.intern(meta.annotations.unwrap_or_default()),
-        spec: specs.intern(to_value(deployment.spec), own),
+        labels: specs.keys.intern(texts(meta.labels)),
+        annotations: specs.keys.intern(texts(meta.annotations)),
+        spec: specs.intern(spec(deployment.spec), own),
         status: DeploymentCounts {
             observed_generation: status.observed_generation.unwrap_or(0),
             replicas: status.replicas.unwrap_or(0),
@@ -184,7 +185,7 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<
     let spec = pod.spec.as_ref().filter(|spec| is_gated(spec))?;
     let meta = &pod.metadata;
     let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == names::IN_PLACE_GATE);
-    let containers = spec.containers.iter().map(|container| {
+    let containers = spec.containers.iter().take(SPEC_MAPPINGS).map(|container| {
         let shown = status.container_statuses.iter().flatten().find(|shown| shown.name == container.name);
         let running =
             |shown: &ContainerStatus| shown.started != Some(false) && shown.state.as_ref().is_some_and(|state| state.running.is_some());
@@ -215,8 +216,8 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<
         gate: condition.map(|condition| condition.status == "True"),
         containers: containers.collect(),
         termination_grace: spec.termination_grace_period_seconds.unwrap_or(30),
-        labels: specs.keys.intern(meta.labels.clone().unwrap_or_default()),
-        annotations: specs.keys.intern(meta.annotations.clone().unwrap_or_default()),
+        labels: specs.keys.intern(texts(meta.labels.clone())),
+        annotations: specs.keys.intern(texts(meta.annotations.clone())),
         record,
     }))
 }
@@ -225,13 +226,15 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<
 fn unmet(pod: &Pod, status: &PodStatus) -> Option<Box<Unmet>> {
     let is_true = |type_: &str| status.conditions.iter().flatten().any(|condition| condition.type_ == type_ && condition.status == "True");
     let listed = pod.spec.as_ref()?.readiness_gates.iter().flatten().map(|gate| &gate.condition_type);
-    let conditions: Vec<_> = listed.filter(|type_| *type_ != names::IN_PLACE_GATE && !is_true(type_)).cloned().collect();
+    let unmet = listed.filter(|type_| *type_ != names::IN_PLACE_GATE && !is_true(type_));
+    let conditions: Vec<_> = unmet.take(SPEC_MAPPINGS).cloned().collect();
     let (uid, resource_version) = (pod.metadata.uid.clone()?, pod.metadata.resource_version.clone()?);
     (!conditions.is_empty()).then(|| Box::new(Unmet { uid, resource_version, conditions }))
 }
 
 fn record(pod: &Pod) -> Option<PodRecord> {
-    PodRecord::parse(pod.metadata.annotations.as_ref()?.get(names::IN_PLACE_TOKEN).map(String::as_str))
+    let text = pod.metadata.annotations.as_ref()?.get(names::IN_PLACE_TOKEN);
+    PodRecord::parse(text.map(String::as_str).filter(|text| text.len() <= SPEC_BYTES))
 }
 
 /// How often containers were started again, but for what an update in place did, and what was before that.
@@ -260,7 +263,7 @@ fn runs(status: &PodStatus) -> u64 {
 
 /// The pod template of a `ReplicaSet`, as a Deployment would carry it.
 pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
-    let mut template = to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref()));
+    let mut template = part(to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref())));
     if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
         labels.remove("pod-template-hash");
     }
@@ -395,7 +398,7 @@ pub fn daemon_set(set: DaemonSet) -> DaemonSetFacts {
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
         port: port.unwrap_or(0),
-        spec: Arc::new(to_value(set.spec)),
+        spec: Arc::new(spec(set.spec)),
         observed,
         desired: status.desired_number_scheduled,
         updated: status.updated_number_scheduled.unwrap_or(0),
@@ -410,7 +413,10 @@ pub fn revision(revision: &ControllerRevision) -> Option<RevisionFacts> {
     if !is_of_resource(meta) {
         return None;
     }
-    let template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
+    let template = part(revision.data.as_ref()?.0.pointer("/spec/template")?.clone());
+    if template.is_null() {
+        return None;
+    }
     Some(RevisionFacts {
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
@@ -426,6 +432,17 @@ pub fn node_ports(service: &Service) -> Vec<u16> {
     let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter().flatten().filter_map(|port| port.node_port);
     let check = spec.and_then(|spec| spec.health_check_node_port);
     ports.chain(check).filter_map(|port| u16::try_from(port).ok()).filter(|port| *port > 0).collect()
+}
+
+/// The spec of a Deployment or `DaemonSet`.
+fn spec(spec: impl serde::Serialize) -> Value {
+    let mut spec = to_value(spec);
+    for field in ["template", "selector"] {
+        if let Some(value) = spec.get_mut(field) {
+            *value = part(value.take());
+        }
+    }
+    spec
 }
 
 fn to_value(value: impl serde::Serialize) -> Value {

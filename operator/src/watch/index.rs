@@ -72,7 +72,7 @@ impl IndexedObject<()> {
     }
 }
 
-/// What tells a resource from what gates were made from, or say of it, before.
+/// What gates are made from, or say, of a resource. If it differs from before, gates are made anew.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MadeFrom {
     uid: Option<String>,
@@ -179,7 +179,7 @@ impl Index {
         }
     }
 
-    /// The index has the object as it is, or newer, unless this is so.
+    /// The object is newer than what the index has of it, or the index has nothing of it.
     pub fn is_news<K: Observed>(&self, object: &Cut<K>) -> bool {
         K::entries_version(self, &object.key) < object.version
     }

@@ -7,6 +7,7 @@ mod bounds;
 mod facts;
 #[cfg(test)]
 mod facts_tests;
+mod held;
 mod index;
 mod initial;
 mod partial;
@@ -21,6 +22,7 @@ mod view_tests;
 
 pub use bounds::read_of_metadata;
 pub use facts::{fresh_since, seconds};
+pub use held::texts;
 pub use index::Observed;
 pub use initial::be_recent;
 pub use partial::Partial;
@@ -440,7 +442,7 @@ impl Observer {
     }
 }
 
-/// The same of which no more than the name is kept.
+/// The event, of whose resource no more than the name is kept.
 fn named(event: &Event<GuardedResource>) -> Event<Named> {
     let name = |resource: &GuardedResource| {
         let meta = resource.meta();

@@ -4,6 +4,7 @@ use super::*;
 use crate::gates_shared::GateState;
 use crds::names;
 use futures::FutureExt as _;
+use planner::facts::Withheld;
 use serde_json::{Value, json};
 
 const NODES: usize = 2000;
@@ -13,8 +14,17 @@ const MOST_PER_NODE: usize = 8;
 
 /// Memory of this process that belongs to no file.
 fn resident_kib() -> usize {
+    status_kib("RssAnon:")
+}
+
+/// The most memory that this process had.
+fn peak_kib() -> usize {
+    status_kib("VmHWM:")
+}
+
+fn status_kib(name: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().trim_end_matches("kB").trim().parse().unwrap()
 }
 
@@ -117,6 +127,73 @@ fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebib
         // A hundred of 60,000 bytes each are 6 MiB, and twice as many are listed for a moment.
         assert!(grown <= 24 << 10, "{namespace}: {grown} KiB");
     }
+}
+
+/// After a lost ledger all Nodes are read at once, each of the size of a real one.
+#[tokio::test]
+async fn two_thousand_nodes_are_listed_in_the_memory_of_a_page() {
+    if !is_alone("two_thousand_nodes_are_listed_in_the_memory_of_a_page") {
+        return;
+    }
+    let image =
+        |number: usize| json!({ "names": [format!("registry.example.com/{}@sha256:{number:064}", "x".repeat(200))], "sizeBytes": number });
+    let status = json!({ "images": (0..50).map(image).collect::<Vec<_>>(), "conditions": [{ "type": "Ready", "status": "True" }] });
+    let client = crate::tests::api_server(move |_, uri, _| {
+        let asked = |name: &str| uri.query()?.split('&').find_map(|pair| pair.strip_prefix(name))?.parse::<usize>().ok();
+        let (from, limit) = (asked("continue=").unwrap_or(0), asked("limit=").unwrap_or(NODES));
+        let to = if uri.path().ends_with("/nodes") { (from + limit).min(NODES) } else { 0 };
+        let node = |index: usize| json!({ "metadata": { "name": node_name(index), "resourceVersion": "7" }, "status": status });
+        let more = if from < to && to < NODES { to.to_string() } else { String::new() };
+        let metadata = json!({ "resourceVersion": "9", "continue": more });
+        Some((200, json!({ "kind": "List", "apiVersion": "v1", "metadata": metadata, "items": (from..to).map(node).collect::<Vec<_>>() })))
+    });
+    let observer = Observer::default();
+    let most = peak_kib();
+    observer.relist(&client, "default").await.unwrap();
+    assert_eq!(observer.nodes().len(), NODES);
+    // Their text alone is 34 MiB. The server has a page of it decoded.
+    let grown = peak_kib().saturating_sub(most);
+    assert!(grown <= 24 << 10, "{grown} KiB");
+}
+
+/// A template of the API server's limit for an object: of mappings, each of which takes hundreds of bytes, and of more levels than a decoder
+/// goes. Neither ends the watch for the neighbours.
+#[tokio::test]
+async fn resources_that_no_decoder_takes_cost_little_and_their_neighbours_are_seen() {
+    if !is_alone("resources_that_no_decoder_takes_cost_little_and_their_neighbours_are_seen") {
+        return;
+    }
+    let resource = |name: &str, template: &str| {
+        format!(
+            r#"{{"apiVersion":"ingressdaemonsets.mumoshu.github.io/v1alpha1","kind":"IngressDaemonSet",
+                "metadata":{{"name":"{name}","namespace":"web","uid":"{name}","resourceVersion":"1"}},"spec":{{"template":{template}}}}}"#
+        )
+    };
+    let small = r#"{"spec":{"containers":[]}}"#.to_owned();
+    let wide = format!(r#"{{"x":[{}0]}}"#, r#"{"a":0},"#.repeat(180_000));
+    let deep = format!("{}{}", r#"{"a":"#.repeat(1000) + "0", "}".repeat(1000));
+    let items = [("a", &small), ("b", &wide), ("c", &deep), ("d", &small)].map(|(name, template)| resource(name, template));
+    let list = format!(r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1"}},"items":[{}]}}"#, items.join(","));
+    let (service, mut server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
+    let serve = async move {
+        let (_, reply) = server.next_request().await.unwrap();
+        let answer = http::Response::builder().header("content-type", "application/json").body(list.into_bytes().into());
+        reply.send_response(answer.unwrap());
+    };
+    let client = crate::client::layered(kube::client::ClientBuilder::new(service, "default"), Duration::from_secs(9)).build();
+    let observer = Observer::default();
+    let most = peak_kib();
+    let api = Api::<GuardedResource>::all(client);
+    let (listed, ()) = tokio::join!(pages::all(&api, ListParams::default(), SMALL_PAGE), serve);
+    observer.take(listed.unwrap());
+    assert_eq!(observer.resources().len(), 4);
+    let withheld: Vec<_> = observer.index().withheld.iter().map(|((_, name), why)| (name.clone(), *why)).collect();
+    let too_large = |name: &str, bytes, mappings| (name.to_owned(), Withheld::TooLarge { bytes, mappings });
+    // With the `{"template":` around them.
+    assert_eq!(withheld, [too_large("b", wide.len() + 13, 180_002), too_large("c", deep.len() + 13, 1001)]);
+    // The answer's text and a few copies of its longest object.
+    let grown = peak_kib().saturating_sub(most);
+    assert!(grown <= 24 << 10, "{grown} KiB");
 }
 
 #[test]

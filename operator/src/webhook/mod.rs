@@ -17,6 +17,7 @@ pub use serve::{Serving, serve, tls};
 use crate::{
     gates_shared::{GateState, definitions},
     metrics::GateMetrics,
+    trim,
     watch::{Observer, PAGE, WATCH_SECONDS},
 };
 use axum::{Router, body::Bytes, extract::State, http::StatusCode, response::IntoResponse, routing::post};
@@ -94,6 +95,9 @@ pub fn router(answers: Answers, pods: PodAnswers) -> Router {
 }
 
 async fn answer(State(answers): State<Answers>, body: Bytes) -> impl IntoResponse {
+    if !trim::is_light(&body) {
+        return Err(NO_REVIEW);
+    }
     let now = chrono::Utc::now().timestamp();
     match review(&body, answers.gates().iter(), now) {
         Some((review, answered)) => {

@@ -3,7 +3,7 @@
 use super::NO_REVIEW;
 use crate::{
     metrics::pod_gates::PodGateMetrics,
-    pod_gates,
+    pod_gates, trim,
     watch::{SMALL_PAGE, WATCH_SECONDS},
 };
 use axum::{body::Bytes, extract::State, response::IntoResponse};
@@ -76,6 +76,9 @@ fn lean(gate: &mut GuardedGate) {
 
 /// The answer to a request for [`POD_PATH`].
 pub async fn answer(State(answers): State<PodAnswers>, body: Bytes) -> impl IntoResponse {
+    if !trim::is_light(&body) {
+        return Err(NO_REVIEW);
+    }
     match review(&body, |namespace| answers.gates(namespace)) {
         Some((review, answered)) => {
             answers.metrics.webhook_answered(answered);

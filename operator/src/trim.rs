@@ -1,0 +1,415 @@
+//! Objects that would take much memory once they are decoded lose their largest parts before that.
+//!
+//! Whoever may make objects makes them as large as the API server takes them. A text of small mappings takes some hundred times its length
+//! when it is decoded. One that is nested deeper than a decoder goes, or has a time that is none for it, would break the watch of all its
+//! kind. So answers are weighed as text. What lists and watches look like is known here, and that the spec of an `IngressDaemonSet` must be
+//! there; nothing else of a kind is.
+
+use http::{HeaderMap, Response, header};
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
+use hyper::body::{Body, Bytes};
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
+use std::{borrow::Cow, collections::BTreeMap};
+use tower::BoxError;
+
+/// What a part of an object may take once it is decoded, in bytes by the estimate of [`Weight`]: several times what resources that are looked
+/// after may have, and what anybody wants of other kinds.
+const MOST: usize = 8 << 20;
+/// The same of each field of a spec that is longer as a whole, and of each field of the metadata: labels, annotations, owners.
+const MOST_OF_FIELD: usize = MOST / 16;
+/// The group whose status the operator alone writes: that of a resource names each node that is out, of thousands.
+const OUR_GROUP: &str = "\"ingressdaemonsets.mumoshu.github.io/";
+/// How the last two days begin that the API server takes for the time of an edit. `jiff`, which decodes times, ends within them.
+const LAST_DAYS: &str = "\"9999-12-3";
+/// How deep an object may be nested. `serde_json` gives up at 128, and events and lists are around it.
+const DEEPEST: usize = 100;
+/// Of this capacity a buffer is kept from object to object, in bytes.
+const BUFFER: usize = 64 << 10;
+
+/// What text of JSON takes once it is decoded, as an estimate: a mapping of one entry is a node of a B-tree with room for eleven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weight {
+    bytes: usize,
+    mappings: usize,
+    /// Lists, and values that follow another.
+    others: usize,
+    depth: usize,
+}
+
+impl Weight {
+    fn of(text: &[u8]) -> Self {
+        let mut weight = Self { bytes: text.len(), ..Self::default() };
+        let (mut depth, mut quotes) = (0_usize, Quotes::default());
+        for &byte in text {
+            if quotes.cover(byte) {
+                continue;
+            }
+            match byte {
+                b'{' | b'[' => {
+                    depth += 1;
+                    weight.depth = weight.depth.max(depth);
+                    if byte == b'{' { weight.mappings += 1 } else { weight.others += 1 }
+                }
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                b',' => weight.others += 1,
+                _ => {}
+            }
+        }
+        weight
+    }
+
+    fn memory(self) -> usize {
+        self.bytes + 1024 * self.mappings + 128 * self.others
+    }
+
+    fn is_within(self, most: usize) -> bool {
+        self.memory() <= most && self.depth <= DEEPEST
+    }
+}
+
+/// Whether a place in a text is inside of a string.
+#[derive(Debug, Default)]
+struct Quotes {
+    quoted: bool,
+    escaped: bool,
+}
+
+impl Quotes {
+    /// The next byte is part of a string, its quotes included.
+    fn cover(&mut self, byte: u8) -> bool {
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' if self.quoted => self.escaped = true,
+            b'"' => {
+                self.quoted = !self.quoted;
+                return true;
+            }
+            _ => {}
+        }
+        self.quoted
+    }
+}
+
+/// An answer as it comes in, piece by piece.
+#[derive(Debug, Default)]
+struct Pieces {
+    quotes: Quotes,
+    depth: usize,
+    /// The last string of the outermost mapping: the name of what follows.
+    name: Vec<u8>,
+    in_items: bool,
+    /// Its text so far.
+    object: Vec<u8>,
+    /// Where an object is under way: how deep it is in the answer. The outermost mapping is taken for one until it shows that it is a list
+    /// or an event.
+    object_depth: Option<usize>,
+}
+
+impl Pieces {
+    /// What of the answer may go on after this piece. An object goes on as a whole.
+    fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
+        let mut passed = Vec::with_capacity(piece.len());
+        let mut from = 0;
+        for (at, &byte) in piece.iter().enumerate() {
+            if self.quotes.cover(byte) {
+                if self.depth == 1 {
+                    self.take_name(byte);
+                }
+                continue;
+            }
+            match byte {
+                b'{' | b'[' => {
+                    self.depth += 1;
+                    if self.has_objects() && self.object_depth == Some(1) {
+                        // It is a list, or an event.
+                        passed.append(&mut self.object);
+                        self.object_depth = None;
+                    }
+                    if byte == b'{' && self.object_depth.is_none() && self.is_object() {
+                        passed.extend_from_slice(&piece[from..at]);
+                        from = at;
+                        self.object_depth = Some(self.depth);
+                    }
+                    self.in_items |= byte == b'[' && self.depth == 2 && self.name == b"items";
+                }
+                b'}' | b']' => {
+                    if self.object_depth == Some(self.depth) {
+                        self.object.extend_from_slice(&piece[from..=at]);
+                        from = at + 1;
+                        passed.extend_from_slice(&trimmed(&self.object));
+                        self.object.clear();
+                        self.object.shrink_to(BUFFER);
+                        self.object_depth = None;
+                    }
+                    self.in_items &= self.depth != 2;
+                    self.depth = self.depth.saturating_sub(1);
+                }
+                _ => {}
+            }
+        }
+        let rest = &piece[from..];
+        if self.object_depth.is_some() {
+            self.object.extend_from_slice(rest);
+        } else {
+            passed.extend_from_slice(rest);
+        }
+        passed
+    }
+
+    fn take_name(&mut self, byte: u8) {
+        match (byte, self.quotes.quoted) {
+            (b'"', true) => self.name.clear(),
+            (b'"', false) => {}
+            // No name that is asked for is longer.
+            _ if self.name.len() < 8 => self.name.push(byte),
+            _ => {}
+        }
+    }
+
+    /// What begins is the object of an event, or the items of a list.
+    fn has_objects(&self) -> bool {
+        self.depth == 2 && (self.name == b"object" || self.name == b"items")
+    }
+
+    /// The mapping that begins is an object: that of an event, one of a list, or all of the answer.
+    fn is_object(&self) -> bool {
+        match self.depth {
+            1 => true,
+            2 => self.name == b"object",
+            3 => self.in_items,
+            _ => false,
+        }
+    }
+}
+
+/// An object without what would take too much.
+fn trimmed(text: &[u8]) -> Cow<'_, [u8]> {
+    if Weight::of(text).is_within(MOST) && !std::str::from_utf8(text).is_ok_and(|text| text.contains(LAST_DAYS)) {
+        return Cow::Borrowed(text);
+    }
+    // What is no JSON goes on: whoever decodes it says so.
+    cut(text).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// Fields by name, as they are written.
+type Fields<'t> = BTreeMap<String, Cow<'t, RawValue>>;
+
+fn cut(text: &[u8]) -> serde_json::Result<Vec<u8>> {
+    let mut fields = raw_fields(text)?;
+    let says = |name: &str, begins: &str| fields.get(name).is_some_and(|field| field.get().starts_with(begins));
+    let (is_resource, is_ours) = (says("kind", "\"IngressDaemonSet\""), says("apiVersion", OUR_GROUP));
+    let mut shorter = Fields::new();
+    if let Some(metadata) = fields.get("metadata") {
+        let mut kept = raw_fields(metadata.get().as_bytes())?;
+        if let Some(managed) = kept.get("managedFields") {
+            let entries = edits(managed.get())?;
+            kept.insert("managedFields".to_owned(), Cow::Owned(entries));
+        }
+        kept.retain(|_, field| fits(field, MOST_OF_FIELD));
+        shorter.insert("metadata".to_owned(), Cow::Owned(to_raw_value(&kept)?));
+    }
+    if let Some(spec) = fields.get("spec").filter(|spec| !fits(spec, MOST)) {
+        let weight = Weight::of(spec.get().as_bytes());
+        let mut kept = raw_fields(spec.get().as_bytes())?;
+        kept.retain(|_, field| fits(field, MOST_OF_FIELD));
+        if is_resource {
+            kept.insert("template".to_owned(), Cow::Owned(to_raw_value(&[weight.bytes, weight.mappings])?));
+        }
+        shorter.insert("spec".to_owned(), Cow::Owned(to_raw_value(&kept)?));
+    }
+    fields.extend(shorter);
+    fields.retain(|name, field| is_ours && name == "status" || fits(field, MOST));
+    serde_json::to_vec(&fields)
+}
+
+fn fits(field: &RawValue, most: usize) -> bool {
+    Weight::of(field.get().as_bytes()).is_within(most)
+}
+
+/// Who wrote last, and when: without the fields that each manages, which are as long as the object, and without times that are none.
+fn edits(managed: &str) -> serde_json::Result<Box<RawValue>> {
+    let mut entries: Vec<BTreeMap<String, &RawValue>> = serde_json::from_str(managed)?;
+    entries.retain(|entry| entry.get("time").is_none_or(|time| !time.get().starts_with(LAST_DAYS)));
+    for entry in &mut entries {
+        entry.remove("fieldsV1");
+    }
+    to_raw_value(&entries)
+}
+
+fn raw_fields(text: &[u8]) -> serde_json::Result<Fields<'_>> {
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text)?;
+    Ok(fields.into_iter().map(|(name, field)| (name, Cow::Borrowed(field))).collect())
+}
+
+/// The length of the spec that was left out, and the number of its mappings, if this stands for its template. The API server takes mappings
+/// alone for templates.
+pub fn left_out(template: &Value) -> Option<(usize, usize)> {
+    let number = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
+    match template.as_array()?.as_slice() {
+        [bytes, mappings] => Some((number(bytes)?, number(mappings)?)),
+        _ => None,
+    }
+}
+
+/// Somebody else's JSON takes no more than an object may.
+pub fn is_light(text: &[u8]) -> bool {
+    Weight::of(text).is_within(MOST)
+}
+
+/// The same answer, whose objects take no more than they may.
+pub fn trim<B>(response: Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (mut head, body) = response.into_parts();
+    let body = body.map_err(Into::into);
+    if !is_json(&head.headers) {
+        return Response::from_parts(head, body.boxed_unsync());
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    let mut answer = Pieces::default();
+    // Of an answer that breaks off in the midst of an object the rest is missing as it was before.
+    let body = body.map_frame(move |frame| frame.map_data(|piece| answer.feed(&piece).into()));
+    Response::from_parts(head, body.boxed_unsync())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let type_ = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    type_.is_some_and(|type_| type_.starts_with("application/json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The answer in pieces of this length.
+    fn fed(answer: &str, length: usize) -> String {
+        let mut state = Pieces::default();
+        let passed: Vec<_> = answer.as_bytes().chunks(length).flat_map(|piece| state.feed(piece)).collect();
+        String::from_utf8(passed).unwrap()
+    }
+
+    /// The same text for pieces of any length.
+    fn whole(answer: &str) -> String {
+        let whole = fed(answer, answer.len());
+        for length in [1, 7, 4096] {
+            assert_eq!(fed(answer, length), whole, "{length}");
+        }
+        whole
+    }
+
+    fn resource(spec: &Value) -> Value {
+        json!({
+            "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "IngressDaemonSet",
+            "metadata": { "name": "edge", "namespace": "web", "uid": "u", "labels": { "a": "b" }, "managedFields": [{ "manager": "kubectl" }] },
+            "spec": spec, "status": { "observedGeneration": 3 },
+        })
+    }
+
+    fn event(object: &Value) -> String {
+        format!("{}\n", json!({ "type": "ADDED", "object": object }))
+    }
+
+    fn list(objects: &[Value]) -> String {
+        json!({ "kind": "IngressDaemonSetList", "metadata": { "resourceVersion": "9", "continue": "object" }, "items": objects })
+            .to_string()
+    }
+
+    fn many_mappings() -> Value {
+        json!({ "template": { "spec": { "x": vec![json!({ "a": 0 }); 100_000] } } })
+    }
+
+    fn deep(levels: usize) -> Value {
+        json!({ "template": (0..levels).fold(json!(1), |inner, _| json!({ "a": inner })) })
+    }
+
+    #[test]
+    fn what_is_small_goes_on_as_it_is() {
+        let small = resource(&json!({ "template": { "a\"{[,\\": ["}]\\\"", {}, [], "é\u{1F600}\n"] } }));
+        let bookmark = "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Node\",\"metadata\":{\"resourceVersion\":\"7\"}}}\n";
+        let status =
+            "{\"kind\":\"Status\",\"status\":\"Failure\",\"message\":\"items\",\"details\":{\"causes\":[{\"object\":{}}]},\"code\":410}";
+        let alone = small.to_string();
+        for answer in [
+            event(&small) + &event(&small) + bookmark,
+            list(&[small.clone(), small]),
+            list(&[]),
+            status.into(),
+            alone,
+            "ok".into(),
+            "]}".into(),
+        ] {
+            assert_eq!(whole(&answer), answer);
+        }
+    }
+
+    #[test]
+    fn of_a_resource_whose_spec_takes_too_much_that_is_left_out_and_its_neighbours_stay() {
+        let small = resource(&json!({ "template": {} }));
+        for mut spec in [many_mappings(), deep(200), json!({ "template": { "x": vec![0; 200_000] } })] {
+            spec["paused"] = true.into();
+            let large = resource(&spec);
+            let length = spec.to_string().len();
+            // A list, a watch, and three answers of one object each.
+            let alone = [&small, &large, &small].map(Value::to_string).join("\n");
+            for answer in [event(&small) + &event(&large) + &event(&small), list(&[small.clone(), large.clone(), small.clone()]), alone] {
+                let text = whole(&answer);
+                let objects: Vec<Value> = match serde_json::from_str::<Value>(&text) {
+                    Ok(list) => list["items"].as_array().unwrap().clone(),
+                    Err(_) => text
+                        .lines()
+                        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+                        .map(|line| line.get("object").unwrap_or(&line).clone())
+                        .collect(),
+                };
+                assert_eq!((&objects[0], &objects[2], objects.len()), (&small, &small, 3));
+                assert_eq!((&objects[1]["metadata"]["labels"]["a"], &objects[1]["status"]["observedGeneration"]), (&json!("b"), &json!(3)));
+                assert_eq!(objects[1]["metadata"]["managedFields"], json!([{ "manager": "kubectl" }]));
+                assert_eq!(objects[1]["spec"]["paused"], json!(true), "what is short of it stays");
+                assert_eq!(left_out(&objects[1]["spec"]["template"]).map(|(bytes, _)| bytes), Some(length));
+            }
+        }
+        assert_eq!(left_out(&json!({})).or(left_out(&Value::Null)).or(left_out(&json!([1]))), None);
+    }
+
+    #[test]
+    fn metadata_that_takes_too_much_is_left_out_field_by_field() {
+        let labels: BTreeMap<_, _> = (0..100_000).map(|number| (format!("l{number}"), "x")).collect();
+        let managed = json!([{ "manager": "x", "time": "2026-11-28T00:00:00Z", "fieldsV1": deep(200) }]);
+        let large = json!({ "metadata": { "name": "a", "labels": labels, "annotations": { "k": "v" }, "managedFields": managed }, "spec": { "replicas": 2 } });
+        let kept: Value = serde_json::from_str(&whole(&event(&large))).unwrap();
+        let managed = json!([{ "manager": "x", "time": "2026-11-28T00:00:00Z" }]);
+        let metadata = json!({ "name": "a", "annotations": { "k": "v" }, "managedFields": managed });
+        assert_eq!(kept["object"], json!({ "metadata": metadata, "spec": { "replicas": 2 } }));
+    }
+
+    /// The API server takes any time of the year 9999 for that of an edit, and one that cannot be decoded would end the watch of its kind.
+    #[test]
+    fn an_edit_at_the_end_of_time_is_left_out() {
+        let edit = |time: &str| json!({ "manager": "x", "operation": "Update", "apiVersion": "v1", "time": time });
+        let object = |edits: &[Value]| json!({ "kind": "Service", "metadata": { "name": "a", "managedFields": edits }, "spec": {} });
+        let (good, bad) = (edit("2026-11-28T00:00:00Z"), edit("9999-12-31T23:59:59Z"));
+        let text = whole(&event(&object(&[good.clone(), bad.clone()])));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["object"], object(&[good]));
+        let decoded = serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry>(bad);
+        assert!(decoded.is_err(), "nothing needs to be left out any more");
+    }
+
+    /// A status is what controllers write: a resource of thousands of nodes has a long one.
+    #[test]
+    fn a_status_of_thousands_of_nodes_stays() {
+        let grants: BTreeMap<_, _> =
+            (0..3000).map(|node| (format!("n{node}"), json!({ "a": {}, "b": [{}, {}], "c": { "d": "e" } }))).collect();
+        let mut object = resource(&json!({ "template": {} }));
+        object["status"] = json!({ "rollout": { "grants": grants } });
+        assert!(!Weight::of(object.to_string().as_bytes()).is_within(MOST));
+        object["metadata"].as_object_mut().unwrap().remove("managedFields");
+        let kept: Value = serde_json::from_str(&whole(&event(&object))).unwrap();
+        assert_eq!(kept["object"], object);
+    }
+}
