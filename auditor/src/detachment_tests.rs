@@ -5,7 +5,7 @@ use crds::names;
 use serde_json::{Value, json};
 
 use super::{
-    Expectations, Kind, Property,
+    Expectations, Kind, Property, TOUCH_ANNOTATION, TOUCHED, UNTOUCHED,
     history_tests::{Story, UID8, deployment, going, in_zones, incomplete, node, of_one, pod, resource, saying, zoned},
 };
 
@@ -138,6 +138,22 @@ fn the_answer_of_a_detacher_is_waited_for_as_the_spec_says() {
     assert_eq!(found("Halt", after, 22), []);
     assert_eq!(found("Proceed", None, 37), [Property::DetachFirst]);
     assert_eq!(found("Proceed", None, 38), [], "the watch may be late by a second, and the operator counts whole seconds");
+}
+
+#[test]
+fn a_detacher_takes_its_answer_back_from_a_node_whose_key_somebody_took_off_by_hand() {
+    let found = |by_hand: bool, key: Option<&str>| {
+        let wait = json!({ "key": "answered", "format": "RFC3339", "gracePeriodSeconds": 0 });
+        let mut node = node("n1", Some((2, "Detached")));
+        node["metadata"]["annotations"]["detached"] = key.into();
+        node["metadata"]["annotations"][TOUCH_ANNOTATION] = if by_hand { TOUCHED } else { UNTOUCHED }.into();
+        let story = Story::two_nodes_of(saying(on_node(json!({ "waitForDetachmentByAnnotatedTimestamp": wait })), json!({}), [1, 1]));
+        let story = story.see(10, Kind::Node, node).see(20, Kind::Deployment, deployment("n1", "2.Updating.20", "b"));
+        story.violations(&of_one())
+    };
+    assert_eq!(found(true, None), []);
+    assert_eq!(found(true, Some("")), [Property::DetachFirst], "the key is there, and the detacher is silent");
+    assert_eq!(found(false, None), [Property::DetachFirst], "nobody's hand was there");
 }
 
 /// `n1` loses its pods for good at second 20, claimed since 10 and under a grant with these marks.
