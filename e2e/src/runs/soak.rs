@@ -45,7 +45,7 @@ struct State {
 
 /// Runs the scenario `only`, or all that have it in their name (the demo is called `demo`), `repeat` times, in so many beds at once.
 ///
-/// The demo is always alone: it counts what a machine serves. Every second repetition of it runs beside a compiler on both cores: that is
+/// The demo is always alone: it counts what a machine serves. So are scenarios that compare how long something takes. Every second repetition of it runs beside a compiler on both cores: that is
 /// how it is first met.
 pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
     let names: Vec<_> = scenarios::names().into_iter().chain([DEMO]).collect();
@@ -66,10 +66,10 @@ pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
         println!("going on after {} that were run; remove {} to begin anew", state.verdicts.len(), shown(&path));
     }
     let (started, before) = (Instant::now(), state.took);
-    let (demos, others): (Vec<_>, Vec<_>) = (1..=repeat)
+    let (alone, others): (Vec<_>, Vec<_>) = (1..=repeat)
         .flat_map(|number| chosen.iter().map(move |name| (number, *name)))
         .filter(|(number, name)| !state.verdicts.iter().any(|verdict| verdict.name == *name && verdict.part == part(*number, repeat, name)))
-        .partition(|(_, name)| *name == DEMO);
+        .partition(|(_, name)| *name == DEMO || scenarios::compares_times(name));
     let state = Mutex::new(state);
     let run = |(number, name)| {
         let verdict = one(number, repeat, name)?;
@@ -80,7 +80,7 @@ pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
         write(&path, &state)
     };
     several(beds, others, run)?;
-    several(1, demos, run)?;
+    several(1, alone, run)?;
     let mut state = state.into_inner();
     if only.is_none() && state.verdicts.iter().all(|verdict| verdict.failure.is_none()) {
         // All scenarios together show which rights are used. One that failed has not said so.

@@ -232,6 +232,11 @@ pub fn names() -> Vec<&'static str> {
     ALL.iter().filter(|scenario| !(scenario.options)().kubelets).map(|scenario| scenario.name).collect()
 }
 
+/// The scenario compares how long something takes with how long it took before: nothing else may run beside it.
+pub fn compares_times(name: &str) -> bool {
+    name == tenants::HOSTILE.name
+}
+
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
 /// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
