@@ -383,7 +383,9 @@ pub async fn operator(bed: &Bed, arguments: &[&str], variables: &[(&str, &str)])
     let token = bed.kubectl(&["create", "token", operator::NAME, "-n", operator::NAMESPACE, "--duration=1h"]).await?;
     let mut config = bed.control_plane.admin_kubeconfig_for(&control_plane::server())?;
     config["users"][0]["user"] = json!({ "token": token.trim() });
-    to_its_end(bed, &config, arguments, variables).await
+    // As in its pod.
+    let variables = [variables, &[("POD_NAMESPACE", operator::NAMESPACE)]].concat();
+    to_its_end(bed, &config, arguments, &variables).await
 }
 
 async fn to_its_end(bed: &Bed, config: &Value, arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
