@@ -63,7 +63,7 @@ fn rolling() -> IngressDaemonSet {
         "blocked": { "reason": "Budget", "object": "IngressDaemonSet/edge", "since": "2026-01-01T00:09:00Z", "message": "1 unavailable nodes use up the budget" },
         "nodeStates": [
             state("n4", "Unavailable", "2026-01-01T00:05:18Z", "CrashLoop", "1 of 2 pods ready; CrashLoopBackOff: back-off 40s"),
-            state("n3", "Detaching", "2026-01-01T00:09:48Z", "GracePeriod", "out of the load balancer; the grace period ends at 2026-01-01T00:10:03Z"),
+            state("n3", "Detaching", "2026-01-01T00:09:48Z", "GracePeriod", "marked: the load balancer has until 2026-01-01T00:10:03Z to take it out"),
             state("n1", "Waiting", "2026-01-01T00:09:00Z", "Budget", "waiting for a free slot: 2 of 2 in use (1 updating, 1 unavailable)"),
         ],
         "rollout": ledger,

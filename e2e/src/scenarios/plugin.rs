@@ -109,7 +109,7 @@ async fn undoes(bed: &Bed, ids: &Plugin) -> Result<()> {
     ids.fails(&["promote"], "has no steps").await?;
     ids.fails(&["retry", "n1"], "nothing failed on node n1").await?;
     ids.fails(&["retry", "--all"], "nothing of ingressdaemonset/edge failed").await?;
-    ids.fails(&["release", "n1"], "node n1 holds no slot of ingressdaemonset/edge").await?;
+    ids.fails(&["release", "n1"], "ingressdaemonset/edge has no grant for node n1").await?;
     ids.fails(&["undo", "--to-revision", "9"], "has no revision 9 (recorded: 1, 2)").await?;
     product::roll_to_missing_image(bed).await?;
     let stuck = |status: &IngressDaemonSetStatus| status.node_states.iter().filter(|state| state.reason == "ImagePull").count() == 2;

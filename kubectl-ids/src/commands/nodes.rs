@@ -117,7 +117,7 @@ pub async fn release(cluster: &Cluster, options: &ReleaseOptions) -> Result<()> 
     let node = &options.on.node;
     let resource = cluster.find(options.on.name.as_deref()).await?;
     let Some(grant) = resource.ledger().and_then(|ledger| ledger.grants.get(node)) else {
-        bail!("node {node} holds no slot of {}, so there is nothing to release: see `kubectl ids why {node}`", title(&resource));
+        bail!("{} has no grant for node {node}, so there is nothing to release: see `kubectl ids why {node}`", title(&resource));
     };
     if let Some(instead) = instead_of_release(node, grant.kind) {
         bail!("{instead}");
