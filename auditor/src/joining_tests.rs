@@ -19,11 +19,11 @@ fn joins(story: Story, version: u32, change: impl Fn(&mut Value)) -> Story {
 #[test]
 fn a_node_that_joins_gets_no_revision_that_is_not_proved() {
     let joining = |version: u32| judged(&joins(given(&["n1"]), version, |_| {}));
-    assert_eq!((joining(2), joining(1), joining(3)), (vec![Property::JoinsProven], vec![], vec![]));
+    assert_eq!((joining(2), joining(1), joining(3)), (vec![Property::JoinsCurrent], vec![], vec![]));
     let turned = joins(given(&["n1"]), 1, |_| {}).see(201, Kind::Deployment, deployment("n5", "9.New.200", &of(2)));
-    assert_eq!(judged(&turned), [Property::JoinsProven], "nor does it change to one");
+    assert_eq!(judged(&turned), [Property::JoinsCurrent], "nor does it change to one");
     let labelled = joins(given(&["n1"]), 2, |_| {}).see(201, Kind::Deployment, deployment("n5", "9.New.201", &of(2)));
-    assert_eq!(judged(&labelled).iter().filter(|property| **property == Property::JoinsProven).count(), 1, "it is found once");
+    assert_eq!(judged(&labelled).iter().filter(|property| **property == Property::JoinsCurrent).count(), 1, "it is found once");
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_node_joins_with_the_newest_where_nobody_can_go_back() {
         let port = seen["spec"]["template"]["spec"]["containers"][0]["image"] == "nginx:2";
         seen["spec"]["healthCheckNodePorts"] = if port { json!([10080]) } else { json!([]) };
     };
-    assert_eq!(judged(&everywhere(joins(given(&["n1"]), 2, |_| {}), ports)), [Property::JoinsProven]);
+    assert_eq!(judged(&everywhere(joins(given(&["n1"]), 2, |_| {}), ports)), [Property::JoinsCurrent]);
     // The template before it has the port that health checkers are to have now.
     let mut story = everywhere(joins(given(&["n1"]), 2, |_| {}), ports);
     let mut former = template(1);
@@ -90,12 +90,12 @@ fn what_a_node_might_join_with_a_moment_ago_it_may_join_with() {
         (pinned, "pinned to that revision"),
     ] {
         let found = [until(79, change), until(80, change), until(81, change)];
-        assert_eq!(found, [vec![Property::JoinsProven], vec![Property::JoinsProven], vec![]], "{why}");
+        assert_eq!(found, [vec![Property::JoinsCurrent], vec![Property::JoinsCurrent], vec![]], "{why}");
     }
 }
 
 #[test]
 fn an_audit_that_begins_half_way_judges_no_node_that_joins_at_once() {
     let story = joins(given(&["n1"]), 2, |_| {});
-    assert_eq!((judged(&story), judged_late(&story)), (vec![Property::JoinsProven], vec![]));
+    assert_eq!((judged(&story), judged_late(&story)), (vec![Property::JoinsCurrent], vec![]));
 }

@@ -76,7 +76,7 @@ pub const TOUCHED: &str = "now";
 /// Nobody's any more.
 pub const UNTOUCHED: &str = "before";
 
-/// A property of `docs`' list of what must always hold.
+/// A property of what must always hold: the list of promises in `docs/architecture.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Property {
     /// Never more nodes out of service by the operator than the budget, and none begun that must stay available, nor taken away.
@@ -110,7 +110,7 @@ pub enum Property {
     /// A revision is called proved, and the one that all nodes run, only after it has served for as long as it must.
     ProofFirst,
     /// Nodes that join get no revision that is not proved.
-    JoinsProven,
+    JoinsCurrent,
     /// The auditor itself missed something.
     History,
 }
@@ -145,7 +145,7 @@ impl Property {
             Self::InPlace => "P15",
             Self::UnprovedBounded => "P16",
             Self::ProofFirst => "P17",
-            Self::JoinsProven => "P20",
+            Self::JoinsCurrent => "P20",
             Self::History => "P0",
         }
     }

@@ -228,7 +228,7 @@ impl Audit<'_> {
             return;
         }
         let what = format!("node {node} joins with {gets} of {}, which is not proved: all nodes ran {}", owner.name(), current(owner));
-        self.report(Property::JoinsProven, what);
+        self.report(Property::JoinsCurrent, what);
     }
 
     /// All that the operator may still have seen was seen here, too.

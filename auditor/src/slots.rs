@@ -57,7 +57,7 @@ struct Health {
     state: Availability,
     since: DateTime<Utc>,
     /// It was up once.
-    proven: bool,
+    was_up: bool,
     /// When it was last seen otherwise after that.
     shaken: Option<DateTime<Utc>>,
     /// It counts among the nodes that have served.
@@ -339,13 +339,13 @@ impl Audit<'_> {
             let serves = deployment.is_some_and(|deployment| self.has_served(deployment));
             let half_way = self.slots.half_way;
             let health = self.slots.nodes.entry(place).or_insert_with(|| Health { since: observation.at, ..Health::default() });
-            if (half_way || health.proven) && (state != Availability::Up || health.state != Availability::Up) {
+            if (half_way || health.was_up) && (state != Availability::Up || health.state != Availability::Up) {
                 health.shaken = Some(observation.at);
             }
             if state != health.state {
                 (health.state, health.since) = (state, observation.at);
             }
-            health.proven |= state == Availability::Up;
+            health.was_up |= state == Availability::Up;
             if health.serves && !serves {
                 health.ceased = Some(observation.at);
             }

@@ -57,8 +57,8 @@ pub struct Sights {
     pub(crate) lost: BTreeMap<String, Losses>,
     /// Boots of machines, by node, while there is a revision to prove.
     pub(crate) boots: BTreeMap<String, Boot>,
-    /// UIDs of Nodes that went unannounced, soon after their update, and none without the revision beside them: at the last look, or before
-    /// and the ledger still says that they have a place.
+    /// UIDs of Nodes that went without notice soon after their update, while no node without the revision went. They are kept as long as
+    /// the ledger counts them.
     pub(crate) gone: BTreeSet<String>,
     /// UIDs of Nodes whose going says nothing of the revision.
     pub(crate) excused: BTreeSet<String>,

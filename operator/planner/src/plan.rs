@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// The outcome of a decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What to do, in this order; each is one API call.
+    /// What to do: each is one API call. Most are made at once, and what follows from another comes in a later pass.
     pub actions: Vec<Action>,
     /// Nodes that are not idle and why, with the phase that people see.
     pub node_states: BTreeMap<String, NodeProgress>,
@@ -258,7 +258,7 @@ pub enum Write {
     Direct,
     /// Deployment or Node: the fence of a rebuilt ledger.
     Fence,
-    /// Deployment: the admission-failure breaker opens or closes.
+    /// Deployment: the admission-failure breaker opens.
     Breaker,
     /// Node: sets the member label.
     Member,

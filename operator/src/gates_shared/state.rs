@@ -107,7 +107,7 @@ impl GateState {
         self.news.take().await
     }
 
-    /// The same, for whoever changes what makes a gate one that could never open.
+    /// The world, for whoever changes it: whether gates can ever open is judged anew.
     pub(crate) fn changing_world(&self) -> MutexGuard<'_, World> {
         let world = self.world.lock();
         self.judged.store(false, Ordering::Release);

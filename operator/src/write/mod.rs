@@ -1,4 +1,4 @@
-//! One API call per action, with a precondition, and the events that tell of it.
+//! One write per action, with a precondition unless the object is ours alone, and the events that tell of it.
 //!
 //! Actions come from a plan by way of [`rollout`](crate::rollout), which remembers what was written. Nothing here decides or remembers:
 //! afterwards the watches are believed, not the answer.

@@ -108,7 +108,8 @@ fn without_seconds(status: &IngressDaemonSetStatus) -> IngressDaemonSetStatus {
     IngressDaemonSetStatus { rollout: status.rollout.as_ref().map(Ledger::without_seconds), ..status.clone() }
 }
 
-/// Ours, before anything is made that it must clean up; the original's goes, it has no slash and its controller is gone.
+/// The finalizers with ours, which comes before any object that is to be cleaned up; without the original's, whose controller is gone.
+/// Nothing if the resource has ours.
 fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
     let resource = &snapshot.resource;
     let ours = resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER);
@@ -312,7 +313,7 @@ impl<'a> Pass<'a> {
                 }
                 self.ledger.grants.remove(managed.name);
                 // A node that has left is as good as one that was finished, where nothing but nodes that leave is under way.
-                let rolls_out = self.valid_targets().is_some_and(|targets| targets.proven.is_empty())
+                let rolls_out = self.valid_targets().is_some_and(|targets| targets.current.is_empty())
                     || self.ledger.grants.values().any(|other| !matches!(other.kind, GrantReason::Remove | GrantReason::Drain));
                 if let Some(rollout) = self.ledger.rollout_state.as_mut().filter(|_| !managed.chosen && !rolls_out) {
                     rollout.idle = 0;
@@ -344,7 +345,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Without what is judged apart.
+    /// The node and its grant as the protocol reads them; evidence and waits are added where they are judged.
     fn view(&self, managed: &ManagedNode<'_>, grant: &Grant) -> StepView {
         let node = match managed.node {
             None => NodeView::Absent,
@@ -558,11 +559,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What the present step of the canary waits for. A revision that failed halts its rollout also when all nodes have it, and none waits.
+    /// What the present step of the canary waits for, or why the rollout is halted. A revision that failed halts it also when all nodes have
+    /// that revision.
     fn step(&self, managed_nodes: &[ManagedNode<'_>]) -> Option<Reason> {
         let targets = self.valid_targets().filter(|_| managed_nodes.iter().any(|managed| managed.chosen))?;
         let step = rollout_state::step_state(self.snapshot, targets, targets.rollout_state(&self.ledger), managed_nodes);
-        let condemned = |halt: &&Halt| halt.condemns && targets.is_unproven() && self.ledger.rolled_back.is_none();
+        let condemned = |halt: &&Halt| halt.condemns && targets.is_not_current() && self.ledger.rolled_back.is_none();
         let halt = self.blockers.halt.as_ref().filter(|halt| step.is_some() || condemned(halt));
         halt.map(Halt::reason).or(step)
     }

@@ -75,7 +75,7 @@ impl Pass<'_> {
                 rollout_state::note(&mut rollout, managed, failure);
             }
         }
-        if targets.is_unproven() {
+        if targets.is_not_current() {
             self.judge_attached(&targets.effective, managed_nodes, &sights, &mut rollout);
         }
         rollout.proved = sights.proof(targets, &rollout, managed_nodes).proved && !sights.overflows();
@@ -116,7 +116,7 @@ impl Pass<'_> {
     /// proof, and nothing is shut: what else blocks a rollout is said as what it is.
     pub(super) fn keep_time(&mut self) {
         // Before anything has ever run everywhere, nodes that join are the rollout.
-        let first = self.valid_targets().is_some_and(|targets| targets.proven.is_empty());
+        let first = self.valid_targets().is_some_and(|targets| targets.current.is_empty());
         let joining = first && self.plan.node_states.values().any(|state| state.phase == NodePhase::Joining);
         let open = !self.blockers.stops.paused && !self.blockers.stops.closed;
         let running = open && is_under_way(&self.plan, &self.ledger) || joining && !self.blockers.stops.paused;

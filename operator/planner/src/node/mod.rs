@@ -69,7 +69,7 @@ pub struct ManagedNode<'a> {
     pub settings: Option<&'a ResolvedSpec>,
     /// Why that is not the template of the rollout.
     pub held_back: Option<Reason>,
-    /// It is to keep what it runs, and that is recorded nowhere: `settings` have the template of the rollout all the same.
+    /// The node is to keep what it runs, but no history has that revision. `settings` then have the template of the rollout.
     pub former_unknown: bool,
     /// Whether the rollout may come to this node.
     pub turn: RolloutTurn,
@@ -195,7 +195,8 @@ impl ManagedNode<'_> {
         self.member != Some("serving") && self.phase().is_some_and(|phase| phase != Phase::New)
     }
 
-    /// What holds new work back on this node: what has failed keeps none from getting rid of what another machine has left.
+    /// What holds new work back on this node. A halt for failed nodes does not hold a machine that has taken the name of another: what that
+    /// one has left must go.
     pub fn stops(&self, stops: Stops) -> Stops {
         Stops { failed: stops.failed && !self.joins, ..stops }
     }

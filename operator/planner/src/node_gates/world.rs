@@ -57,7 +57,7 @@ pub struct Gate {
     pub uid: String,
     /// `metadata.generation`, which counts changes of the spec.
     pub generation: i64,
-    /// When the object was made; since when it is in force, see [`super::force`].
+    /// When the object was made; since when it is in force, see [`super::in_force`].
     pub created: UnixSeconds,
     /// When somebody last wrote more than its status; none where this is not told.
     pub edited: Option<UnixSeconds>,

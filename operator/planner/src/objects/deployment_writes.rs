@@ -35,6 +35,12 @@ fn token(snapshot: &Snapshot, id: u64, phase: Phase, since: UnixSeconds, keep_an
     Token { uid8: snapshot.resource.uid8().to_owned(), id, phase, since, keep_annotation }
 }
 
+/// A token of this id, after which no patch of an earlier grant applies.
+pub fn fence(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, id: u64) -> Value {
+    let phase = if managed.phase() == Some(Phase::New) { Phase::New } else { Phase::Closed };
+    fenced(deployment, Some(&token(snapshot, id, phase, snapshot.now, false))).into_value()
+}
+
 /// `id.Claimed` and the user's annotation, when one is configured.
 pub fn claim(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, grant: &Grant) -> Value {
     let held = managed.token.as_ref().filter(|token| matches!(token.phase, Phase::Claimed | Phase::InPlace | Phase::Updating));
@@ -242,8 +248,8 @@ pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, managed: &ManagedNod
     if may_scale && managed.grant.is_none() && deployment.replicas() != settings.pods_per_node {
         patch = set(patch, deployment, "replicas", settings.pods_per_node.into());
     }
-    let proven = managed.settled && deployment.replicas() == settings.pods_per_node;
-    if deployment.labels.contains_key(names::BREAKER_LABEL) && (proven || new && behind) {
+    let has_settled = managed.settled && deployment.replicas() == settings.pods_per_node;
+    if deployment.labels.contains_key(names::BREAKER_LABEL) && (has_settled || new && behind) {
         patch = patch.remove(&label(names::BREAKER_LABEL));
     }
     (patch != untouched).then(|| patch.into_value())

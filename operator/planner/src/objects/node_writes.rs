@@ -1,7 +1,7 @@
 //! Patches of a Node: holders, the user's key, the member label.
 //!
-//! Every one tests the whole old holders annotation and the Node's UID, so that two resources, or two operators, cannot
-//! write over each other.
+//! Every one tests the Node's UID and what it replaces, the whole holders annotation where it changes that, so that two resources, or two
+//! operators, cannot write over each other.
 
 use crate::{
     facts::NodeFacts,

@@ -44,7 +44,7 @@ pub struct Targets {
     /// The revision of the template in the spec.
     pub newest: String,
     /// The last revision that all nodes ran, as far as that is known; empty when there was none yet.
-    pub proven: String,
+    pub current: String,
     /// Whether a window is open, and until when; nothing where the clock is beyond all calendars.
     pub opening: Option<Opening>,
     /// The spec with former templates, by revision, for nodes that keep what they run.
@@ -97,13 +97,13 @@ impl Targets {
             let others = snapshot.history.iter().filter(|known| known.revision != effective.revision);
             others.filter(|known| running.contains(known.revision.as_str())).max_by_key(|known| known.number)
         };
-        let proven = stored.or_else(|| before().map(|known| known.revision.clone())).unwrap_or_default();
-        running.insert(&proven);
+        let current = stored.or_else(|| before().map(|known| known.revision.clone())).unwrap_or_default();
+        running.insert(&current);
         let wanted = |known: &&RevisionFacts| known.revision != effective.revision && running.contains(known.revision.as_str());
         let known = snapshot.history.iter().filter(wanted);
         let former = known.filter_map(|known| Some((known.revision.clone(), resolved(&known.template).ok()?))).collect();
         let opening = DateTime::from_timestamp(snapshot.now, 0).map(|now| effective.windows.at(now));
-        Ok(Self { effective, origin, newest, proven, opening, former })
+        Ok(Self { effective, origin, newest, current, opening, former })
     }
 
     /// What the ledger says of the rollout, while it is that of the effective revision.
@@ -112,8 +112,8 @@ impl Targets {
     }
 
     /// The revision of the spec is on its way to nodes that have not all run it yet.
-    pub fn is_unproven(&self) -> bool {
-        self.origin == RevisionOrigin::Spec && self.proven != self.effective.revision
+    pub fn is_not_current(&self) -> bool {
+        self.origin == RevisionOrigin::Spec && self.current != self.effective.revision
     }
 
     /// Why no node is started now, when no window is open.
@@ -195,7 +195,7 @@ pub fn record(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, plan: &mu
         Some(_) => {}
     }
     let mut used: BTreeSet<&str> = snapshot.deployments.values().map(|deployment| deployment.revision()).collect();
-    used.extend([revision, targets.effective.revision.as_str(), targets.proven.as_str()]);
+    used.extend([revision, targets.effective.revision.as_str(), targets.current.as_str()]);
     used.extend(ledger.grants.values().map(|grant| grant.revision.as_str()));
     used.extend(ledger.rolled_back.iter().flat_map(|rolled_back| [rolled_back.from.as_str(), rolled_back.to.as_str()]));
     let mut unused: Vec<_> = snapshot.history.iter().filter(|known| !used.contains(known.revision.as_str())).collect();

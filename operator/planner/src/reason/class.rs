@@ -6,8 +6,9 @@ use super::{Reason, StepState};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Class {
-    /// Rank among obstacles; `blocked` names the lowest: what people decided, then what is broken. A grant whose reason has a rank is
-    /// not under way, so that the clock of the progress deadline does not run for it. None for what time, or a node that finishes, ends.
+    /// Rank among obstacles; `blocked` names the lowest: what people decided, then what is broken, then what others or time end. A grant
+    /// whose reason has a rank is not under way, so that the clock of the progress deadline does not run for it. None for what is part of
+    /// an update that goes on.
     pub rank: Option<u8>,
     /// It is about the rollout, not about one node.
     pub of_rollout: bool,
@@ -85,7 +86,7 @@ impl Reason {
             Self::InvalidSpec
             | Self::RebuildingLedger
             | Self::Suspect { .. }
-            | Self::JoinsProven
+            | Self::JoinsCurrent
             | Self::WithoutPods
             | Self::OtherDomain(_)
             | Self::Draining

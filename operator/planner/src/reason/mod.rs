@@ -71,7 +71,7 @@ pub enum Reason {
         until: Option<UnixSeconds>,
     },
     /// A node that joins gets the last revision that all nodes ran.
-    JoinsProven,
+    JoinsCurrent,
     /// It has no pods, and gets the newest revision only when it has.
     WithoutPods,
     /// The budget of the node's domain is used up.
@@ -116,7 +116,7 @@ pub enum Reason {
     },
     /// The revision failed on too many nodes.
     TooManyFailed {
-        /// What it has done, as a sentence goes on that begins with it.
+        /// What the revision has done: the rest of a sentence that begins with the revision.
         why: String,
     },
     /// The revision failed on this node before, which has no slot any more.
@@ -277,7 +277,7 @@ impl Reason {
             Self::Halted => "Halted",
             Self::Budget { .. } => "Budget",
             Self::DomainBudget { .. } => "DomainBudget",
-            Self::Proving { suspects: 0, .. } | Self::JoinsProven => "Proving",
+            Self::Proving { suspects: 0, .. } | Self::JoinsCurrent => "Proving",
             Self::WithoutPods => "ScaledToZero",
             Self::Proving { .. } | Self::Suspect { .. } => "NodesFlapping",
             Self::OtherDomain(_) => "OtherDomain",
@@ -338,7 +338,7 @@ impl Reason {
             Self::DomainBudget { domain, grants, unavailable, budget } => {
                 no_free_slot(&format!(" in {domain}"), *grants, *unavailable, *budget)
             }
-            Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsProven | Self::WithoutPods => self.message_of_proof(),
+            Self::Proving { .. } | Self::Suspect { .. } | Self::JoinsCurrent | Self::WithoutPods => self.message_of_proof(),
             Self::OtherDomain(domain) => format!("waiting for the nodes of {domain} to finish first (oneDomainAtATime)"),
             Self::MinAvailable { available, minimum } => {
                 format!(
@@ -384,7 +384,7 @@ impl Reason {
                 "waiting for gate {gate} to put taint {taint} on the Node (duringUpdate: Taint); the update continues without the taint at {}",
                 clock(*until)
             ),
-            Self::GracePeriod { until } => format!("out of the load balancer; the grace period ends at {}", clock(*until)),
+            Self::GracePeriod { until } => format!("marked: the load balancer has until {} to take it out", clock(*until)),
             Self::WaitingForDetacher { until } => format!(
                 "waiting for the detacher to write its timestamp on the Node; onDetachTimeout applies at {}",
                 clock(*until)
@@ -546,12 +546,12 @@ pub(crate) fn failure_word(reason: &str) -> &'static str {
     }
 }
 
-/// Trouble that pods name, cut to the words that are known: reasons become metric labels and must stay few.
 /// A kubelet's word for a container that ended, or could not begin, and waits to be started again.
 pub(crate) fn is_crash(reason: &str) -> bool {
     matches!(reason, "CrashLoopBackOff" | "Error" | "OOMKilled" | "RunContainerError" | "StartError")
 }
 
+/// Trouble that pods name, cut to the words that are known: reasons become metric labels and must stay few.
 fn trouble_word(reason: &str) -> &'static str {
     match reason {
         "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => "ImagePull",

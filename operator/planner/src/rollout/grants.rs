@@ -197,8 +197,8 @@ fn candidates<'a, 'b>(
     slots: &SlotPool<'_>,
 ) -> Vec<(&'b ManagedNode<'a>, GrantReason)> {
     let (snapshot, settings) = (rules.snapshot, rules.settings);
-    let proven = rules.targets.map_or("", |targets| targets.proven.as_str());
-    let abandoned = |managed: &ManagedNode<'_>| !proven.is_empty() && !managed.is_at(&settings.revision) && !managed.is_at(proven);
+    let current = rules.targets.map_or("", |targets| targets.current.as_str());
+    let abandoned = |managed: &ManagedNode<'_>| !current.is_empty() && !managed.is_at(&settings.revision) && !managed.is_at(current);
     let urgency =
         |managed: &ManagedNode<'_>| (!managed.is_unavailable(), !abandoned(managed), managed.node.is_some_and(|node| node.unschedulable));
     let mut candidates: Vec<_> = managed_nodes

@@ -31,11 +31,11 @@ pub fn managed_nodes<'a>(snapshot: &'a Snapshot, targets: Option<&'a Targets>, l
     managed_nodes
 }
 
-/// Lets nodes keep what they run that it is not the turn of, and says why.
+/// Lets nodes whose turn it is not keep what they run, and says why.
 fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, managed_nodes: &mut [ManagedNode<'a>]) {
     let settings = &targets.effective;
     let rollout = targets.rollout_state(ledger);
-    let selective = !settings.rollout.lets_all_through() && targets.is_unproven();
+    let selective = !settings.rollout.lets_all_through() && targets.is_not_current();
     if selective && !settings.rollout.on_delete {
         let turns = turns(targets, rollout, managed_nodes);
         managed_nodes
@@ -49,16 +49,16 @@ fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, man
     // A revision that is not released, not proved or that failed is none for nodes that join, where there is another.
     let paused = snapshot.resource.spec.paused;
     let to_prove = has_to_prove(targets, rollout);
-    let withheld = to_prove || targets.is_unproven() && (paused || halt.is_some());
-    let joins_proven = withheld && targets.at(&targets.proven).is_some();
+    let withheld = to_prove || targets.is_not_current() && (paused || halt.is_some());
+    let joins_current = withheld && targets.at(&targets.current).is_some();
     let without_turn = if to_prove { without_turn(settings, rollout, managed_nodes) } else { BTreeSet::new() };
     let without_pods = settings.is_without_pods();
-    let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsProven };
+    let waits = if without_pods { Reason::WithoutPods } else { Reason::JoinsCurrent };
     for (index, managed) in managed_nodes.iter_mut().enumerate().filter(|(_, managed)| managed.chosen) {
         // A machine that joins is no place to try a revision on.
         let is_given = managed.grant.is_some_and(|grant| grant.kind == GrantReason::Update);
-        managed.joins = joins_proven && to_prove && has_joined_in_place(managed, rollout);
-        let joins = managed.joins || joins_proven && is_new(managed) && !is_given;
+        managed.joins = joins_current && to_prove && has_joined_in_place(managed, rollout);
+        let joins = managed.joins || joins_current && is_new(managed) && !is_given;
         if managed.is_at(&settings.revision) && !joins {
             continue;
         }
@@ -84,11 +84,11 @@ fn hold_back<'a>(snapshot: &Snapshot, targets: &'a Targets, ledger: &Ledger, man
         let unproved = || (joins || stays).then(|| if paused { Reason::Paused } else { waits.clone() });
         let Some(why) = halted().or(out_of_turn).or_else(unproved).or_else(closed) else { continue };
         // What such a node began with may have failed there.
-        let proven = joins || is_new(managed) || changing && !targets.proven.is_empty();
-        let kept = if proven { &targets.proven } else { managed.deployment.map_or("", |found| found.revision()) };
+        let goes_back = joins || is_new(managed) || changing && !targets.current.is_empty();
+        let kept = if goes_back { &targets.current } else { managed.deployment.map_or("", |found| found.revision()) };
         match targets.at(kept) {
             Some(settings) => managed.settings = Some(settings),
-            // Without a proven revision a new node cannot wait for one, nor one without pods for what it ran.
+            // Without a current revision a new node cannot wait for one, nor one without pods for what it ran.
             None if is_new(managed) || stays && (managed.grant.is_none() || without_pods) => continue,
             None => managed.former_unknown = true,
         }

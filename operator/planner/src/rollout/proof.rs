@@ -47,8 +47,8 @@ pub enum Standing {
     Unproved,
     /// The node broke after it was attached.
     Suspect,
-    /// Pods of the node fell at least twice after it was attached.
-    StoppedServing,
+    /// The node broke again after that.
+    BrokeAgain,
 }
 
 /// How the proof of the revision stands.
@@ -80,7 +80,7 @@ fn update_under_way<'a>(managed: &ManagedNode<'a>, settings: &ResolvedSpec) -> O
     update.filter(|_| !is_attached(managed))
 }
 
-/// What its Deployment wants runs, and is ready.
+/// The pods that its Deployment wants run, and are ready.
 fn is_whole(managed: &ManagedNode<'_>) -> bool {
     managed.deployment.is_some_and(|deployment| has_ready_pods(deployment, managed.pods)) && !managed.is_lost()
 }
@@ -140,7 +140,7 @@ impl Sights {
         let common_trouble = is_common_trouble(&targets.effective, managed_nodes);
         let boots: BTreeMap<_, _> = managed_nodes
             .iter()
-            .filter(|_| targets.is_unproven())
+            .filter(|_| targets.is_not_current())
             .filter_map(|managed| {
                 let boot = Boot { id: managed.node?.boot_id.clone(), in_use: has_joined(managed) && !is_announced(managed) };
                 Some((managed.name.to_owned(), boot))
@@ -151,7 +151,7 @@ impl Sights {
         for managed in managed_nodes.iter().filter(|managed| has_joined(managed)) {
             let Some((node, deployment)) = managed.node.zip(managed.deployment) else { continue };
             // What every node has run needs no proof.
-            if deployment.revision() == targets.proven && !targets.proven.is_empty() {
+            if deployment.revision() == targets.current && !targets.current.is_empty() {
                 continue;
             }
             let known = self.nodes.get(managed.name).filter(|sight| sight.node_uid == node.uid && sight.revision == deployment.revision());
@@ -172,7 +172,7 @@ impl Sights {
         let (gone, excused) = self.that_went(snapshot, targets, ledger, |node, since| {
             !common_trouble && company.is_none(node, since.map_or(0, |since| since.saturating_add(passed)))
         });
-        let running = managed_nodes.iter().filter(|managed| targets.is_unproven() && runs(managed, &targets.effective));
+        let running = managed_nodes.iter().filter(|managed| targets.is_not_current() && runs(managed, &targets.effective));
         let runs = runs_of(running.flat_map(|managed| managed.pods));
         let revision = targets.effective.revision.clone();
         let mut next = Self { nodes, revision, common_trouble, lost, boots, gone, excused, runs, ..Self::default() };
@@ -218,7 +218,7 @@ impl Sights {
     pub fn proof<'c>(&self, targets: &Targets, rollout: &RolloutState, managed_nodes: &[ManagedNode<'c>]) -> Proof<'c> {
         let settings = &targets.effective;
         let clocks = Periods::of(settings);
-        let proved = !targets.is_unproven() || rollout.proved || self.proof >= clocks.proven_after;
+        let proved = !targets.is_not_current() || rollout.proved || self.proof >= clocks.proven_after;
         let has_it = |managed: &ManagedNode<'_>| runs(managed, settings) || has_what_was_left(managed, settings);
         let standing = |managed: &ManagedNode<'_>| match self.nodes.get(managed.name) {
             // Without pods nothing can break, and nothing is to wait for what could not end.
@@ -226,7 +226,7 @@ impl Sights {
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
             _ if !proved && (has_it(managed) || rollout.reached.contains_key(managed.name)) => Standing::Unproved,
             Some(_) if self.is_dead(managed) => Standing::Plain,
-            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::StoppedServing,
+            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::BrokeAgain,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,
         };
@@ -306,7 +306,7 @@ impl Sights {
         self.common_trouble
     }
 
-    /// The revision still has to prove itself.
+    /// The clock of the revision's proof ran at the last look.
     pub fn is_proving(&self) -> bool {
         self.proving
     }

@@ -3,8 +3,7 @@
 use crate::{
     facts::DeploymentFacts,
     node::{ID_LIMIT, ManagedNode},
-    objects::node_writes,
-    patch::{JsonPatch, label},
+    objects::{deployment_writes, node_writes},
     plan::{Action, Write},
     snapshot::Snapshot,
     spec::ResolvedSpec,
@@ -12,10 +11,8 @@ use crate::{
 use crds::{
     holders::EntryPhase,
     ledger::{Grant, GrantReason, Ledger, Marks},
-    names,
-    token::{Phase, Token},
+    token::Phase,
 };
-use serde_json::Value;
 
 /// Objects that one pass fences: a patch takes about 5 KiB until it is sent, and a fleet of 5,000 nodes has 10,000 objects.
 pub const FENCES: usize = 256;
@@ -101,16 +98,8 @@ fn fences(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed: &Manage
 }
 
 fn fence_deployment(snapshot: &Snapshot, managed: &ManagedNode<'_>, deployment: &DeploymentFacts, fence: u64) -> Action {
-    let phase = if managed.phase() == Some(Phase::New) { Phase::New } else { Phase::Closed };
-    let token = Token { uid8: snapshot.resource.uid8().to_owned(), id: fence, phase, since: snapshot.now, keep_annotation: false };
-    let path = label(names::TOKEN_LABEL);
-    let old = deployment.labels.get(names::TOKEN_LABEL).map_or(Value::Null, |old| old.as_str().into());
-    Action::PatchDeployment {
-        node: managed.name.to_owned(),
-        name: deployment.name.clone(),
-        patch: JsonPatch::of(&deployment.uid).test(&path, old).add(&path, token.to_string()).into_value(),
-        write: Write::Fence,
-    }
+    let (node, name) = (managed.name.to_owned(), deployment.name.clone());
+    Action::PatchDeployment { node, name, patch: deployment_writes::fence(snapshot, managed, deployment, fence), write: Write::Fence }
 }
 
 fn rebuilt(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &[ManagedNode<'_>], fence: u64, before: &Ledger) -> Ledger {

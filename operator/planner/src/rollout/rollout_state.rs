@@ -22,7 +22,7 @@ use std::{
 
 /// The revision of the spec has not served long enough.
 pub(super) fn has_to_prove(targets: &Targets, rollout: Option<&RolloutState>) -> bool {
-    targets.is_unproven() && targets.effective.rollout.proven_after > 0 && !rollout.is_some_and(|rollout| rollout.proved)
+    targets.is_not_current() && targets.effective.rollout.proven_after > 0 && !rollout.is_some_and(|rollout| rollout.proved)
 }
 
 pub(super) fn has_labels(managed: &ManagedNode<'_>, labels: &BTreeMap<String, String>) -> bool {
@@ -38,7 +38,7 @@ fn selects_none(nodes: &StepNodes, managed_nodes: &[ManagedNode<'_>]) -> bool {
 /// Steps are for a revision of the spec that has another to fall back on.
 pub(super) fn has_steps(targets: &Targets) -> bool {
     let rollout = &targets.effective.rollout;
-    !rollout.steps.is_empty() && !rollout.on_delete && targets.is_unproven() && !targets.proven.is_empty()
+    !rollout.steps.is_empty() && !rollout.on_delete && targets.is_not_current() && !targets.current.is_empty()
 }
 
 /// All steps are passed, or there are none.
@@ -124,7 +124,7 @@ pub fn step_state(
 /// Failures that halt the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Halt {
-    /// What the revision has done, as a sentence goes on that begins with it.
+    /// What the revision has done: the rest of a sentence that begins with the revision.
     pub why: String,
     /// How many failures the spec allows, in words; nothing where that is not why.
     pub limit: Option<String>,
@@ -396,11 +396,11 @@ fn observe_step(
         managed.chosen && managed.turn != RolloutTurn::Later && managed.served() && managed.phase() != Some(Phase::New)
     };
     let asked_for: Vec<_> = managed_nodes.iter().filter(|managed| counts(managed)).collect();
-    let unproven = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, managed_nodes)) && !promoted;
+    let proves_nothing = (asked_for.is_empty() || settings.is_without_pods() || selects_none(&step.nodes, managed_nodes)) && !promoted;
     let reached = asked_for.iter().all(|managed| managed.is_at(&settings.revision) && managed.grant.is_none());
     // In a large step some node is always out of service, or has just been.
     let out = asked_for.iter().filter(|managed| managed.is_unavailable() || sights.suspect(managed.name).is_some()).count();
-    if unproven || !reached || out > proof::noise(asked_for.len()) {
+    if proves_nothing || !reached || out > proof::noise(asked_for.len()) {
         rollout.soaked = None;
         return;
     }
@@ -428,13 +428,14 @@ pub fn until_deadline(settings: &ResolvedSpec, managed: &ManagedNode<'_>, grant:
 pub fn roll_back(snapshot: &Snapshot, targets: &Targets, ledger: &Ledger, halt: &Halt) -> Option<RolledBack> {
     let effective = &targets.effective;
     // A guess is no revision to go back to by oneself.
-    let proven = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.proven);
+    let is_current = snapshot.resource.status.as_ref().is_some_and(|status| status.revisions.current == targets.current);
     // Nor is one that the rest of the spec contradicts by now: nothing could run it.
-    let known = proven && snapshot.history.iter().any(|known| known.revision == targets.proven) && targets.at(&targets.proven).is_some();
-    let possible = halt.condemns && effective.rollout.auto_rollback && targets.is_unproven() && ledger.rolled_back.is_none() && known;
+    let known =
+        is_current && snapshot.history.iter().any(|known| known.revision == targets.current) && targets.at(&targets.current).is_some();
+    let possible = halt.condemns && effective.rollout.auto_rollback && targets.is_not_current() && ledger.rolled_back.is_none() && known;
     possible.then(|| RolledBack {
         from: effective.revision.clone(),
-        to: targets.proven.clone(),
+        to: targets.current.clone(),
         at: snapshot.now,
         reason: halt.why.clone(),
     })

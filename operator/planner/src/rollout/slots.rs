@@ -34,12 +34,12 @@ pub struct SlotPool<'a> {
     begun: BTreeSet<String>,
 }
 
-/// Nodes that serve, and keep their slots until more is known of what they run.
+/// Nodes that keep their slots after their update until more is known of what they run.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeptSlots {
     unproved: usize,
     suspect: usize,
-    stopped_serving: usize,
+    broke_again: usize,
     /// Nodes that run the wanted revision.
     running: usize,
 }
@@ -50,7 +50,7 @@ impl KeptSlots {
             Standing::Plain => None,
             Standing::Unproved => Some(&mut self.unproved),
             Standing::Suspect => Some(&mut self.suspect),
-            Standing::StoppedServing => Some(&mut self.stopped_serving),
+            Standing::BrokeAgain => Some(&mut self.broke_again),
         }
     }
 
@@ -68,13 +68,13 @@ impl KeptSlots {
 
     /// Why others wait for them; nothing where there are none.
     fn reason(&self, budget: usize, seconds: i64) -> Option<Reason> {
-        let (unproved, suspects) = (self.unproved, self.suspect + self.stopped_serving);
+        let (unproved, suspects) = (self.unproved, self.suspect + self.broke_again);
         (unproved + suspects > 0).then_some(Reason::Proving { unproved, suspects, budget, seconds })
     }
 
     /// Slots that they keep: suspects that may be chance keep none.
     fn slots(&self) -> usize {
-        self.unproved + self.stopped_serving + self.suspect.saturating_sub(noise(self.running))
+        self.unproved + self.broke_again + self.suspect.saturating_sub(noise(self.running))
     }
 }
 
@@ -104,7 +104,7 @@ pub struct Wants<'c> {
     pub available: bool,
     /// The node is available, and broke after its update.
     pub suspect: bool,
-    /// It adds only pods: nothing is taken away, and what ends pods may have to be scaled away.
+    /// It only adds pods. Doubts do not hold that up: no pod is taken away, and overload, which ends pods, may need more of them.
     pub grows: bool,
     /// The resource no longer chooses the node.
     pub leaves: bool,
@@ -120,7 +120,7 @@ impl Wants<'_> {
         self.down && !self.lags
     }
 
-    /// Nodes that keep their slots for what they run stand in its way: it is none of them, and takes something away.
+    /// It takes pods away, and is not itself in doubt: nodes that keep their slots count before it.
     fn counts_others(&self) -> bool {
         !self.doubtful && !self.is_out() && !self.grows
     }
@@ -213,7 +213,7 @@ impl<'a> SlotPool<'a> {
         if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
             return Some(Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
         }
-        // Where none stands in its way the budget alone is why.
+        // Where no node keeps its slot, the budget alone is why.
         let held = |kept: &KeptSlots, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
         let taken = |kept: &KeptSlots, unavailable: usize| if wants.counts_others() { unavailable + kept.slots() } else { unavailable };
         if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {

@@ -236,7 +236,7 @@ fn progressing(
     through: bool,
 ) -> ConditionFields {
     let settings = targets.as_ref().map(|targets| &targets.effective);
-    let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_unproven() && nodes.updated > 0);
+    let proving = targets.as_ref().ok().filter(|targets| !through && targets.is_not_current() && nodes.updated > 0);
     let without_pods = settings.is_ok_and(ResolvedSpec::is_without_pods);
     let proving = proving.map(|targets| targets.effective.rollout.proven_after).filter(|seconds| *seconds > 0 && !without_pods);
     let back = targets.as_ref().is_ok_and(|targets| targets.origin == RevisionOrigin::RolledBack);
