@@ -16,7 +16,7 @@ pub enum VerdictReason {
     NotSynced,
     /// The node has no Deployment of the resource, or it is being deleted.
     DeploymentMissing,
-    /// The Node is being deleted, or cluster-autoscaler is about to.
+    /// The Node is being deleted, or has a taint of one who is about to delete or drain it.
     NodeBeingDeleted,
     /// Token `New`: the pods were never complete.
     NeverComplete,

@@ -55,6 +55,7 @@ fn the_token_decides_before_the_pods_do() {
     for (phase, expected) in [
         ("New", VerdictReason::NeverComplete),
         ("Claimed", VerdictReason::DetachRequested),
+        ("InPlace", VerdictReason::Updating),
         ("Updating", VerdictReason::Updating),
         ("Degrading", VerdictReason::Serving),
         ("Closed", VerdictReason::Serving),
@@ -260,7 +261,7 @@ fn a_pod_counts_on_for_as_long_as_its_probe_is_not_repeated_for_want_of_silence(
 }
 
 fn any_deployment() -> impl Strategy<Value = DeploymentFacts> {
-    let phase = prop::sample::select(vec!["New", "Claimed", "Degrading", "Updating", "Closed", "?"]);
+    let phase = prop::sample::select(vec!["New", "Claimed", "Degrading", "InPlace", "Updating", "Closed", "?"]);
     (0..4_u32, phase, prop::bool::weighted(0.1), prop::bool::weighted(0.1))
         .prop_map(|(desired, phase, to_be_updated, deleting)| DeploymentFacts { desired, token: token(phase), to_be_updated, deleting })
 }

@@ -15,12 +15,13 @@ fn text(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap()
 }
 
-/// All of the operator's code, its tests left out.
+/// All of the operator's code, files and folders of tests left out.
 fn sources(directory: &Path, into: &mut String) {
     for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_dir() && entry.file_name().is_none_or(|name| name != "tests") {
+        let name = entry.file_name().unwrap().to_string_lossy().into_owned();
+        if entry.is_dir() && name != "tests" {
             sources(&entry, into);
-        } else if entry.extension().is_some_and(|extension| extension == "rs") && !entry.ends_with("tests.rs") {
+        } else if entry.extension().is_some_and(|extension| extension == "rs") && !name.ends_with("tests.rs") {
             into.push_str(&fs::read_to_string(entry).unwrap());
         }
     }

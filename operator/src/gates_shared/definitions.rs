@@ -118,6 +118,28 @@ mod tests {
         .unwrap()
     }
 
+    /// Nodes that were there before an edit count as existing. The operator's own writes and those of a status are no edits.
+    #[test]
+    fn what_the_operator_or_a_status_changes_is_no_edit() {
+        let entry = |manager: &str, second: u8, subresource: Option<&str>| {
+            json!({
+                "manager": manager, "operation": "Update", "apiVersion": "v1", "time": format!("2026-11-24T00:00:{second:02}Z"),
+                "fieldsType": "FieldsV1", "fieldsV1": {}, "subresource": subresource,
+            })
+        };
+        let managed = [
+            entry("ingress-daemonset-operator/gates", 30, None),
+            entry("kubectl", 40, Some("status")),
+            entry("kubectl", 10, None),
+            entry("helm", 20, None),
+        ];
+        let metadata: ObjectMeta = serde_json::from_value(json!({ "name": "g", "managedFields": managed })).unwrap();
+        let of_helm = metadata.managed_fields.as_ref().unwrap()[3].time.as_ref().map(crate::watch::seconds);
+        assert_eq!(edited(&metadata), of_helm);
+        assert_eq!(edited(&crate::watch::read_of_metadata(metadata)), of_helm, "as it is kept of a resource");
+        assert_eq!(edited(&ObjectMeta::default()), None);
+    }
+
     /// The taint of a namespace's resource becomes one of every Node that it chooses, whoever else has pods there.
     #[test]
     fn a_taint_of_a_resource_makes_a_gate_only_where_its_namespace_has_the_right_to_it() {

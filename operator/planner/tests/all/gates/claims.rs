@@ -72,6 +72,21 @@ fn only_a_taint_that_comes_to_a_new_node_may_be_late() {
     assert_eq!(nodes_late(&born), 0, "it was created with the taint");
 }
 
+/// Policies taint Nodes that are created with the label alone.
+#[test]
+fn a_new_node_that_gets_the_label_of_a_gate_after_it_was_created_is_late() {
+    for (created, late) in [(None, true), (Some(500), false)] {
+        let more = json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}, "existingNodes": "Gate"});
+        let mut life = Life::new(vec![gate("a", more)]);
+        life.node.created = created.unwrap_or(life.node.created);
+        assert!(!life.settle().is_tainted());
+        assert_eq!(nodes_late(&life), 0);
+        life.node.labels = std::collections::BTreeMap::from([("role".to_owned(), "edge".to_owned())]).into();
+        assert_eq!(life.pass().transitions[0].happened, Happened::Added { late });
+        assert_eq!(nodes_late(&life), u32::from(late));
+    }
+}
+
 #[test]
 fn a_node_whose_taint_was_late_is_counted_until_it_is_another_machine() {
     let mut life = Life::new(vec![gate("a", json!({"regateOn": ["Reboot", "Replaced"]}))]);
