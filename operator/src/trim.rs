@@ -48,17 +48,23 @@ impl Weight {
                 continue;
             }
             match byte {
-                b'{' | b'[' => {
-                    depth += 1;
-                    weight.depth = weight.depth.max(depth);
-                    if byte == b'{' { weight.mappings += 1 } else { weight.others += 1 }
-                }
+                b'{' | b'[' => depth += 1,
                 b'}' | b']' => depth = depth.saturating_sub(1),
-                b',' => weight.others += 1,
                 _ => {}
             }
+            weight.count(byte, depth);
         }
         weight
+    }
+
+    /// Takes in a byte outside of strings, so deep in the text.
+    fn count(&mut self, byte: u8, depth: usize) {
+        match byte {
+            b'{' => self.mappings += 1,
+            b'[' | b',' => self.others += 1,
+            _ => {}
+        }
+        self.depth = self.depth.max(depth);
     }
 
     fn memory(self) -> usize {
@@ -101,8 +107,9 @@ struct Pieces {
     /// The last string of the outermost mapping: the name of what follows.
     name: Vec<u8>,
     in_items: bool,
-    /// Its text so far.
+    /// Its text so far, and what of it weighs besides its length.
     object: Vec<u8>,
+    weight: Weight,
     /// Where an object is under way: how deep it is in the answer. The outermost mapping is taken for one until it shows that it is a list
     /// or an event.
     object_depth: Option<usize>,
@@ -132,14 +139,16 @@ impl Pieces {
                         passed.extend_from_slice(&piece[from..at]);
                         from = at;
                         self.object_depth = Some(self.depth);
+                        self.weight = Weight::default();
                     }
+                    self.weigh(byte);
                     self.in_items |= byte == b'[' && self.depth == 2 && self.name == b"items";
                 }
                 b'}' | b']' => {
                     if self.object_depth == Some(self.depth) {
                         self.object.extend_from_slice(&piece[from..=at]);
                         from = at + 1;
-                        passed.extend_from_slice(&trimmed(&self.object));
+                        passed.extend_from_slice(&trimmed(&self.object, Weight { bytes: self.object.len(), ..self.weight }));
                         self.object.clear();
                         self.object.shrink_to(BUFFER);
                         self.object_depth = None;
@@ -147,7 +156,7 @@ impl Pieces {
                     self.in_items &= self.depth != 2;
                     self.depth = self.depth.saturating_sub(1);
                 }
-                _ => {}
+                _ => self.weigh(byte),
             }
         }
         let rest = &piece[from..];
@@ -157,6 +166,12 @@ impl Pieces {
             passed.extend_from_slice(rest);
         }
         passed
+    }
+
+    fn weigh(&mut self, byte: u8) {
+        if let Some(begins) = self.object_depth {
+            self.weight.count(byte, self.depth + 1 - begins);
+        }
     }
 
     fn take_name(&mut self, byte: u8) {
@@ -185,9 +200,9 @@ impl Pieces {
     }
 }
 
-/// An object without what would take too much.
-fn trimmed(text: &[u8]) -> Cow<'_, [u8]> {
-    if Weight::of(text).is_within(MOST) && !std::str::from_utf8(text).is_ok_and(|text| text.contains(LAST_DAYS)) {
+/// An object of this weight without what would take too much.
+fn trimmed(text: &[u8], weight: Weight) -> Cow<'_, [u8]> {
+    if weight.is_within(MOST) && !std::str::from_utf8(text).is_ok_and(|text| text.contains(LAST_DAYS)) {
         return Cow::Borrowed(text);
     }
     // What is no JSON goes on: whoever decodes it says so.
