@@ -47,8 +47,8 @@ pub enum Standing {
     Unproved,
     /// The node broke after it was attached.
     Suspect,
-    /// The node broke again after that.
-    BrokeAgain,
+    /// The node fell at least twice after it was attached.
+    FellAgain,
 }
 
 /// How the proof of the revision stands.
@@ -226,7 +226,7 @@ impl Sights {
             // What a watch that lags shows of the node may be of long ago; the ledger is not.
             _ if !proved && (has_it(managed) || rollout.reached.contains_key(managed.name)) => Standing::Unproved,
             Some(_) if self.is_dead(managed) => Standing::Plain,
-            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::BrokeAgain,
+            Some(sight) if sight.suspect && sight.falls() > 1 => Standing::FellAgain,
             Some(sight) if sight.suspect => Standing::Suspect,
             Some(_) | None => Standing::Plain,
         };

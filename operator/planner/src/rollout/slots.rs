@@ -39,7 +39,7 @@ pub struct SlotPool<'a> {
 struct KeptSlots {
     unproved: usize,
     suspect: usize,
-    broke_again: usize,
+    fell_again: usize,
     /// Nodes that run the wanted revision.
     running: usize,
 }
@@ -50,7 +50,7 @@ impl KeptSlots {
             Standing::Plain => None,
             Standing::Unproved => Some(&mut self.unproved),
             Standing::Suspect => Some(&mut self.suspect),
-            Standing::BrokeAgain => Some(&mut self.broke_again),
+            Standing::FellAgain => Some(&mut self.fell_again),
         }
     }
 
@@ -68,13 +68,13 @@ impl KeptSlots {
 
     /// Why others wait for them; nothing where there are none.
     fn reason(&self, budget: usize, seconds: i64) -> Option<Reason> {
-        let (unproved, suspects) = (self.unproved, self.suspect + self.broke_again);
+        let (unproved, suspects) = (self.unproved, self.suspect + self.fell_again);
         (unproved + suspects > 0).then_some(Reason::Proving { unproved, suspects, budget, seconds })
     }
 
     /// Slots that they keep: suspects that may be chance keep none.
     fn slots(&self) -> usize {
-        self.unproved + self.broke_again + self.suspect.saturating_sub(noise(self.running))
+        self.unproved + self.fell_again + self.suspect.saturating_sub(noise(self.running))
     }
 }
 
