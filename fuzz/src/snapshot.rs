@@ -208,7 +208,7 @@ fn remove_or_strange(u: &mut Unstructured<'_>, snapshot: &mut Snapshot) -> Resul
                 snapshot.deployments.insert(json::text(u)?, deployment);
             }
         }
-        4 => drop(snapshot.orphans.insert(json::text(u)?, json::value(u, 4)?)),
+        4 => drop(snapshot.orphans.insert(json::text(u)?, json::value(u, 4)?.into())),
         _ => snapshot.daemon_sets.clear(),
     }
     Ok(())

@@ -1,14 +1,16 @@
 //! What the operator saw: the only input of a decision.
 
 use crate::{
-    facts::{DaemonSetFacts, DeploymentFacts, NodeFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
+    facts::{
+        DaemonSetFacts, DeploymentFacts, NodeFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts,
+        shared_spec::SharedSpec,
+    },
     memory::{Clocks, Sights},
     node_gates::GateLinks,
     reason::NodeObject,
     spec::node_rights::NodeRights,
 };
 use crds::{UnixSeconds, node_readiness_gate::NodeReadinessGateStatus};
-use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -35,8 +37,8 @@ pub struct Snapshot {
     pub pulls: BTreeMap<String, Vec<PullFacts>>,
     /// `ReplicaSets` whose pods have the gate for updates in place, by the name of their node.
     pub replica_sets: BTreeMap<String, Vec<ReplicaSetFacts>>,
-    /// `ReplicaSets` of ours without a Deployment above them: the template and node of each, by node name.
-    pub orphans: BTreeMap<String, Value>,
+    /// `ReplicaSets` of ours without a Deployment above them, by node name: `template` of each.
+    pub orphans: BTreeMap<String, SharedSpec>,
     /// `DaemonSets` of the resource's health checkers.
     pub daemon_sets: Vec<DaemonSetFacts>,
     /// Health checkers whose port belongs to somebody else on their node: what they said, with the node.

@@ -1,6 +1,6 @@
 //! Objects of the API, cut down to what decisions read.
 
-use super::held::{part, texts};
+use super::held::{PARTS, part, texts};
 use crds::{UnixSeconds, hash, in_place::PodRecord, names, node_readiness_gate::ConditionStatus};
 use k8s_openapi::{
     api::{
@@ -11,7 +11,8 @@ use k8s_openapi::{
 };
 use planner::facts::{
     ContainerFacts, DaemonSetFacts, DeploymentCounts, DeploymentFacts, InPlacePod, NodeCondition, NodeFacts, PodFacts, PullFacts,
-    ReplicaSetFacts, RevisionFacts, SPEC_BYTES, SPEC_MAPPINGS, Unmet, shared_spec::SpecInterner,
+    ReplicaSetFacts, RevisionFacts, SPEC_BYTES, SPEC_MAPPINGS, Unmet,
+    shared_spec::{SharedSpec, SpecInterner},
 };
 use serde_json::Value;
 use std::{
@@ -21,8 +22,12 @@ use std::{
     sync::Arc,
 };
 
-/// Characters that are kept of why pods are refused.
-const REFUSAL: usize = 1024;
+/// Characters that are kept of a message: why pods are refused, or do not run. A kubelet quotes images.
+const MESSAGE: usize = 1024;
+/// Characters that are kept of a UID. The API server takes any text for that of an owner.
+pub(super) const UID: usize = 64;
+/// The longest name that a Node can have.
+pub(super) const NODE_NAME: usize = 253;
 
 /// Seconds since 1970.
 pub fn seconds(time: &Time) -> UnixSeconds {
@@ -96,7 +101,7 @@ pub fn deployment(deployment: Deployment, own: &[&str], specs: &mut SpecInterner
     let status = deployment.status.unwrap_or_default();
     let refused = status.conditions.iter().flatten().find(|condition| condition.type_ == "ReplicaFailure" && condition.status == "True");
     // Admission can name each container in it.
-    let refusal = refused.map(|condition| condition.message.iter().flat_map(|message| message.chars()).take(REFUSAL).collect());
+    let refusal = refused.map(|condition| condition.message.iter().flat_map(|message| message.chars()).take(MESSAGE).collect());
     let meta = deployment.metadata;
     DeploymentFacts {
         name: meta.name.unwrap_or_default(),
@@ -126,23 +131,40 @@ fn is_gated(spec: &PodSpec) -> bool {
 
 /// What is read of a `ReplicaSet` whose pods have the gate for updates in place; nothing of others.
 pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaSetFacts> {
-    let owner = controller(&set.metadata)?.uid.clone();
+    let owner = controller(&set.metadata)?.uid.chars().take(UID).collect();
     set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref()).filter(|spec| is_gated(spec))?;
-    let template = orphan_template(&set);
-    let text = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().and_then(|map| map.get(key)).cloned();
+    let template = template(&set);
+    let spec = intern(&template, &set, specs);
     let meta = set.metadata;
-    let node = text(&meta.annotations, names::NODE_NAME_ANNOTATION).unwrap_or_default();
-    let own = [names::NODE_LABEL, names::NODE_HASH_LABEL].map(|key| text(&meta.labels, key).unwrap_or_default());
     let wanted = set.spec.and_then(|spec| spec.replicas).unwrap_or(1);
     Some(ReplicaSetFacts {
         owner,
-        hash: text(&meta.labels, planner::objects::in_place::change::HASH_LABEL).unwrap_or_default(),
-        token: text(&meta.labels, names::IN_PLACE_TOKEN),
+        hash: text(meta.labels.as_ref(), planner::objects::in_place::change::HASH_LABEL),
+        token: meta.labels.as_ref().and_then(|labels| labels.get(names::IN_PLACE_TOKEN)).cloned(),
         replicas: wanted.max(set.status.map_or(0, |status| status.replicas)),
-        spec: specs.intern(serde_json::json!({ "template": template }), &[&own[0], &node, &own[1]]),
+        spec,
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
     })
+}
+
+/// The pod template of a `ReplicaSet` without a controller, as a Deployment would carry it; nothing of one that is too large.
+pub fn orphan(set: &ReplicaSet, specs: &mut SpecInterner) -> Option<SharedSpec> {
+    let template = template(set);
+    (!template.is_null()).then(|| intern(&template, set, specs))
+}
+
+/// What the template of a node has in common with those of others is held once.
+fn intern(template: &Value, set: &ReplicaSet, specs: &mut SpecInterner) -> SharedSpec {
+    let meta = &set.metadata;
+    let node = text(meta.annotations.as_ref(), names::NODE_NAME_ANNOTATION);
+    let own = [names::NODE_LABEL, names::NODE_HASH_LABEL].map(|key| text(meta.labels.as_ref(), key));
+    let node = if node.len() <= NODE_NAME { node.as_str() } else { "" };
+    specs.intern(serde_json::json!({ "template": template }), &[&own[0], node, &own[1]])
+}
+
+fn text(map: Option<&BTreeMap<String, String>>, key: &str) -> String {
+    map.and_then(|map| map.get(key)).cloned().unwrap_or_default()
 }
 
 /// What is read of a pod that pulls images.
@@ -176,7 +198,7 @@ fn pull(pod: &Pod, status: &PodStatus) -> Option<Box<PullFacts>> {
         pulled,
         given_up,
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        trouble: trouble.into_iter().next().or_else(|| given_up.then(refusal)),
+        trouble: trouble.into_iter().next().or_else(|| given_up.then(refusal)).map(in_short),
     }))
 }
 
@@ -262,7 +284,7 @@ fn runs(status: &PodStatus) -> u64 {
 }
 
 /// The pod template of a `ReplicaSet`, as a Deployment would carry it.
-pub fn orphan_template(replica_set: &ReplicaSet) -> Value {
+pub(super) fn template(replica_set: &ReplicaSet) -> Value {
     let mut template = part(to_value(replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref())));
     if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
         labels.remove("pod-template-hash");
@@ -301,7 +323,7 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
         gated: gated(pod, status, specs),
         unmet: unmet(pod, status),
         pull: pull(pod, status),
-        trouble: trouble(status, ended, pod.spec.as_ref().is_some_and(is_gated)),
+        trouble: trouble(status, ended, pod.spec.as_ref().is_some_and(is_gated)).map(in_short),
         port_conflict: port_conflict(pod),
     }
 }
@@ -338,6 +360,12 @@ fn port_conflict(pod: &Pod) -> Option<String> {
     let end = ends.into_iter().find(|end| end.exit_code == i32::from(names::PORT_CONFLICT_EXIT_CODE))?;
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     Some(format!("node {node}: {}", end.message.as_deref().unwrap_or("the health port is taken").trim()))
+}
+
+/// The beginning of a reason and a message.
+fn in_short((reason, message): (String, String)) -> (String, String) {
+    let short = |text: String| if text.len() <= MESSAGE { text } else { text.chars().take(MESSAGE).collect() };
+    (short(reason), short(message))
 }
 
 /// Reason and message of what keeps a pod from running. A kubelet shows the end of a container for some ten seconds before it says that it
@@ -437,7 +465,7 @@ pub fn node_ports(service: &Service) -> Vec<u16> {
 /// The spec of a Deployment or `DaemonSet`.
 fn spec(spec: impl serde::Serialize) -> Value {
     let mut spec = to_value(spec);
-    for field in ["template", "selector"] {
+    for field in PARTS {
         if let Some(value) = spec.get_mut(field) {
             *value = part(value.take());
         }

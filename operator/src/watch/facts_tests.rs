@@ -156,7 +156,7 @@ fn a_pod_says_how_its_container_ended_before_and_while_it_waits_to_be_started_ag
 fn the_template_of_an_orphan_is_that_of_its_deployment() {
     let labels = json!({ "app": "web", "pod-template-hash": "1a" });
     let set = json!({ "metadata": {}, "spec": { "selector": {}, "template": { "metadata": { "labels": labels } } } });
-    assert_eq!(facts::orphan_template(&of(set))["metadata"]["labels"], json!({ "app": "web" }));
+    assert_eq!(facts::template(&of(set))["metadata"]["labels"], json!({ "app": "web" }));
 }
 
 #[test]

@@ -9,6 +9,14 @@ const WITH_DEFAULTS: usize = 4;
 /// Labels, or annotations, that are held of an object of a resource, in bytes; each takes more than its text.
 const TEXTS: usize = 2 * SPEC_BYTES;
 const EACH_TEXT: usize = 64;
+/// Bytes that a value takes beside its text, and a mapping beside its fields: it has room for eleven.
+const EACH_VALUE: usize = 40;
+const EACH_MAPPING: usize = 640;
+/// Bytes of what stays of an object for which there is no room.
+pub(super) const SMALL: usize = 4 << 10;
+
+/// Fields of a spec that somebody can make large.
+pub(super) const PARTS: [&str; 4] = ["template", "selector", "strategy", "updateStrategy"];
 
 /// Length of a value as JSON, in bytes.
 pub(super) fn json_size(value: &impl serde::Serialize) -> usize {
@@ -43,22 +51,53 @@ pub(super) fn part(value: Value) -> Value {
     if fits { value } else { Value::Null }
 }
 
-/// Labels or annotations of such an object: as many as take no more than the longest spec, the operator's own first.
-pub fn texts(texts: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    let cost = |(key, value): (&String, &String)| EACH_TEXT + key.len() + value.len();
-    let texts = texts.unwrap_or_default();
-    if texts.iter().map(cost).sum::<usize>() <= TEXTS {
-        return texts;
+/// A spec without what somebody has made large of it. Which revision it is, and whose pods it takes, stays if that is small.
+pub(super) fn without_large_parts(mut spec: Value) -> Value {
+    let is_small = |value: &Value| value_bytes(value) <= SMALL;
+    for field in PARTS {
+        let Some(value) = spec.get_mut(field).filter(|value| !is_small(value)) else { continue };
+        let labels = value.pointer_mut("/metadata/labels").map(Value::take).filter(is_small);
+        *value = labels.map_or(Value::Null, |labels| serde_json::json!({ "metadata": { "labels": labels } }));
     }
+    spec
+}
+
+/// Bytes that a value takes, more or less.
+pub(super) fn value_bytes(value: &Value) -> usize {
+    let within = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_bytes).sum(),
+        Value::Object(fields) => EACH_MAPPING + fields.iter().map(|(key, value)| EACH_TEXT + key.len() + value_bytes(value)).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    EACH_VALUE + within
+}
+
+/// As many of these labels or annotations as take no more bytes than this, the operator's own first.
+pub(super) fn ours_first(texts: impl IntoIterator<Item = (String, String)>, mut left: usize) -> BTreeMap<String, String> {
     let is_ours = |(key, _): &(String, String)| key.starts_with("ingressdaemonsets.mumoshu.") || key.starts_with("ingress-daemon");
     let (ours, others): (Vec<_>, Vec<_>) = texts.into_iter().partition(is_ours);
-    let mut left = TEXTS;
     let fits = |(key, value): &(String, String)| {
-        let rest = left.checked_sub(cost((key, value)));
+        let rest = left.checked_sub(text_bytes(key, value));
         left = rest.unwrap_or(left);
         rest.is_some()
     };
     ours.into_iter().chain(others).filter(fits).collect()
+}
+
+/// Bytes that a label or annotation takes.
+pub(super) fn text_bytes(key: &str, value: &str) -> usize {
+    EACH_TEXT + key.len() + value.len()
+}
+
+/// Labels or annotations of such an object: as many as take no more than the longest spec, the operator's own first.
+pub fn texts(texts: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    let cost = |(key, value): (&String, &String)| text_bytes(key, value);
+    let texts = texts.unwrap_or_default();
+    if texts.iter().map(cost).sum::<usize>() <= TEXTS {
+        return texts;
+    }
+    ours_first(texts, TEXTS)
 }
 
 #[cfg(test)]

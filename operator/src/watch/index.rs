@@ -3,7 +3,9 @@
 use super::{
     GuardedResource, Kind,
     bounds::{self, Kept, ResourceOrder},
-    facts, version,
+    facts,
+    usage::{Lightened, Usages, Weighed},
+    version,
 };
 use crds::{IngressDaemonSet, IngressDaemonSetStatus, hash, names};
 use k8s_openapi::{
@@ -14,14 +16,14 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Resource;
+use parking_lot::Mutex;
 use planner::{
     facts::{
         DaemonSetFacts, DeploymentFacts, NodeFacts, PodFacts, RESOURCES_PER_NAMESPACE, ReplicaSetFacts, RevisionFacts, Withheld,
-        shared_spec::SpecInterner,
+        shared_spec::{SharedSpec, SpecInterner},
     },
     spec::claims::{Claim, claims},
 };
-use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -86,9 +88,27 @@ pub(super) struct MadeFrom {
 #[derive(Clone, Debug, Default)]
 pub struct KeptReplicaSet {
     /// Its template, where it has no controller.
-    pub orphan: Value,
+    pub orphan: Option<SharedSpec>,
     /// More, where its pods have the gate for updates in place.
     pub gated: Option<ReplicaSetFacts>,
+}
+
+impl Weighed for KeptReplicaSet {
+    const FREE: usize = 0;
+
+    fn own(&self) -> usize {
+        self.shared().map_or(0, SharedSpec::own_bytes)
+    }
+
+    fn shared(&self) -> Option<&SharedSpec> {
+        self.orphan.as_ref().or(self.gated.as_ref().map(|gated| &gated.spec))
+    }
+}
+
+impl Lightened for KeptReplicaSet {
+    fn lighten(&mut self) {
+        *self = Self::default();
+    }
 }
 
 /// Everything that is known of the cluster.
@@ -110,6 +130,8 @@ pub struct Index {
     pub(super) daemon_sets: BTreeMap<Key, IndexedObject<DaemonSetFacts>>,
     pub(super) services: BTreeMap<Key, Vec<u16>>,
     pub(super) revisions: BTreeMap<Key, IndexedObject<RevisionFacts>>,
+    /// What objects of resources take.
+    pub(super) usages: Usages,
     /// Nodes that came, went or say something else than before, heartbeats left aside.
     pub(super) node_news: BTreeSet<String>,
 }
@@ -130,6 +152,10 @@ pub trait Observed: Sized {
     fn entries(index: &Index) -> Vec<(Key, u64)>;
     /// Lets go of what will not be held, before all has been listed.
     fn thin(_: &mut [Cut<Self>]) {}
+    /// Lets go of what is large of an object, where those of its namespace take too much. `former` is what was known of it.
+    fn bound(kept: &mut Self::Kept, namespace: &str, former: Option<&Self::Kept>, usages: &mut Usages);
+    /// The object that was bounded is held no more.
+    fn unbound(kept: &Self::Kept, namespace: &str, usages: &mut Usages);
 }
 
 /// An object, cut down to what is kept of it.
@@ -145,6 +171,45 @@ impl<K: Observed + Resource> Cut<K> {
     pub fn of(object: K, specs: &mut SpecInterner) -> Self {
         let meta = object.meta();
         Self { key: key(meta), version: version(meta.resource_version.as_deref()), kept: object.keep(specs) }
+    }
+}
+
+/// Objects of a list that has not ended. What is large of them is bounded together with what other lists have.
+pub struct Listing<'u, K: Observed> {
+    objects: Vec<Cut<K>>,
+    usages: &'u Mutex<Usages>,
+}
+
+impl<'u, K: Observed> Listing<'u, K> {
+    /// One without objects; `usages` are those of all lists.
+    pub fn new(usages: &'u Mutex<Usages>) -> Self {
+        Self { objects: Vec::new(), usages }
+    }
+
+    /// Takes an object in.
+    pub fn push(&mut self, mut object: Cut<K>) {
+        K::bound(&mut object.kept, &object.key.0, None, &mut self.usages.lock());
+        self.objects.push(object);
+    }
+
+    /// Lets go of what will not be held, after each page of so many.
+    pub fn thin(&mut self, page: usize) {
+        if self.objects.len().is_multiple_of(page) {
+            K::thin(&mut self.objects);
+        }
+    }
+
+    /// All objects; the list begins anew.
+    pub fn take(&mut self) -> Vec<Cut<K>> {
+        let mut usages = self.usages.lock();
+        self.objects.iter().for_each(|object| K::unbound(&object.kept, &object.key.0, &mut usages));
+        std::mem::take(&mut self.objects)
+    }
+}
+
+impl<K: Observed> Drop for Listing<'_, K> {
+    fn drop(&mut self) {
+        self.take();
     }
 }
 
@@ -385,17 +450,12 @@ impl<K: Observed> EntryVersion for K {
     }
 }
 
-/// Characters that are kept of a UID. The API server takes any text for that of an owner.
-const UID: usize = 64;
-/// The longest name that a Node can have.
-const NODE_NAME: usize = 253;
-
 fn entry<T>(meta: &ObjectMeta, facts: T) -> IndexedObject<T> {
     let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
     IndexedObject {
         uid8: label(names::RESOURCE_LABEL),
         node_hash: label(names::NODE_HASH_LABEL),
-        controller: facts::controller(meta).map(|owner| owner.uid.chars().take(UID).collect()),
+        controller: facts::controller(meta).map(|owner| owner.uid.chars().take(facts::UID).collect()),
         version: version(meta.resource_version.as_deref()),
         facts,
     }
@@ -409,17 +469,46 @@ fn versions<T>(map: &BTreeMap<Key, IndexedObject<T>>) -> Vec<(Key, u64)> {
     map.iter().map(|(key, entry)| (key.clone(), entry.version)).collect()
 }
 
+/// Objects that no tenant can make, or of which no more is held than is bounded elsewhere.
+macro_rules! unbounded {
+    () => {
+        fn bound(_: &mut Self::Kept, _: &str, _: Option<&Self::Kept>, _: &mut Usages) {}
+
+        fn unbound(_: &Self::Kept, _: &str, _: &mut Usages) {}
+    };
+}
+
+/// Objects that somebody can make large, and many.
+macro_rules! bounded {
+    () => {
+        fn bound(kept: &mut Self::Kept, namespace: &str, former: Option<&Self::Kept>, usages: &mut Usages) {
+            usages.exchange(namespace, former.map(|former| &former.facts), &mut kept.facts);
+        }
+
+        fn unbound(kept: &Self::Kept, namespace: &str, usages: &mut Usages) {
+            usages.remove(namespace, &kept.facts);
+        }
+    };
+}
+
 /// Objects of resources, which concern nobody else.
 macro_rules! kept_in {
     ($map:ident) => {
-        fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+        fn insert(key: Key, mut entry: Self::Kept, index: &mut Index) -> Touched {
+            Self::bound(&mut entry, &key.0, index.$map.get(&key), &mut index.usages);
             index.$map.insert(key.clone(), entry);
             owner(&key, index.$map.get(&key))
         }
 
         fn remove(index: &mut Index, key: &Key) -> Touched {
-            owner(key, index.$map.remove(key).as_ref())
+            let gone = index.$map.remove(key);
+            if let Some(gone) = &gone {
+                index.usages.remove(&key.0, &gone.facts);
+            }
+            owner(key, gone.as_ref())
         }
+
+        bounded!();
 
         fn entries(index: &Index) -> Vec<(Key, u64)> {
             versions(&index.$map)
@@ -491,6 +580,8 @@ impl Observed for GuardedResource {
             listing[*index].kept.withhold();
         }
     }
+
+    unbounded!();
 }
 
 impl Observed for Node {
@@ -525,6 +616,8 @@ impl Observed for Node {
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         index.nodes.iter().map(|(name, node)| ((String::new(), name.clone()), version(Some(&node.resource_version)))).collect()
     }
+
+    unbounded!();
 }
 
 impl Observed for Deployment {
@@ -538,14 +631,15 @@ impl Observed for Deployment {
             return IndexedObject { controller: None, ..entry(&self.metadata, ()) }.with((String::new(), Arc::new(facts)));
         }
         let node = self.metadata.annotations.as_ref().and_then(|annotations| annotations.get(names::NODE_NAME_ANNOTATION)).cloned();
-        let node = node.filter(|name| name.len() <= NODE_NAME).unwrap_or_default();
+        let node = node.filter(|name| name.len() <= facts::NODE_NAME).unwrap_or_default();
         let name = self.metadata.name.clone().unwrap_or_default();
         let entry = entry(&self.metadata, ());
         let facts = facts::deployment(self, &[&name, &node, &entry.node_hash], specs);
         entry.with((node, Arc::new(facts)))
     }
 
-    fn insert(key: Key, entry: Self::Kept, index: &mut Index) -> Touched {
+    fn insert(key: Key, mut entry: Self::Kept, index: &mut Index) -> Touched {
+        Self::bound(&mut entry, &key.0, index.deployments.get(&key), &mut index.usages);
         if !entry.facts.0.is_empty() {
             index.node_names.insert(hash::node_hash(&entry.facts.0), entry.facts.0.clone());
         }
@@ -562,6 +656,7 @@ impl Observed for Deployment {
     fn remove(index: &mut Index, key: &Key) -> Touched {
         let gone = index.deployments.remove(key);
         if let Some(entry) = &gone {
+            index.usages.remove(&key.0, &entry.facts);
             index.forget_names_of(entry);
         }
         owner(key, gone.as_ref())
@@ -570,6 +665,8 @@ impl Observed for Deployment {
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         versions(&index.deployments)
     }
+
+    bounded!();
 }
 
 impl Observed for ReplicaSet {
@@ -579,7 +676,7 @@ impl Observed for ReplicaSet {
     fn keep(self, specs: &mut SpecInterner) -> Self::Kept {
         let mut entry = entry(&self.metadata, KeptReplicaSet::default());
         if entry.controller.is_none() {
-            entry.facts.orphan = facts::orphan_template(&self);
+            entry.facts.orphan = facts::orphan(&self, specs);
         } else {
             entry.facts.gated = facts::replica_set(self, specs);
         }
@@ -625,17 +722,33 @@ impl Observed for ControllerRevision {
     }
 
     fn insert(key: Key, kept: Self::Kept, index: &mut Index) -> Touched {
-        let Some(kept) = kept else { return Touched::Nothing };
+        let gone = Self::remove(index, &key);
+        let Some(kept) = kept.filter(|kept| index.usages.admit(&key.0, &kept.facts)) else { return gone };
         index.revisions.insert(key.clone(), kept);
         owner(&key, index.revisions.get(&key))
     }
 
     fn remove(index: &mut Index, key: &Key) -> Touched {
-        owner(key, index.revisions.remove(key).as_ref())
+        let gone = index.revisions.remove(key);
+        if let Some(gone) = &gone {
+            index.usages.remove(&key.0, &gone.facts);
+        }
+        owner(key, gone.as_ref())
     }
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         versions(&index.revisions)
+    }
+
+    /// Nothing is rolled back to one without a template: one for which there is no room is not known.
+    fn bound(kept: &mut Self::Kept, namespace: &str, _: Option<&Self::Kept>, usages: &mut Usages) {
+        kept.take_if(|kept| !usages.admit(namespace, &kept.facts));
+    }
+
+    fn unbound(kept: &Self::Kept, namespace: &str, usages: &mut Usages) {
+        if let Some(kept) = kept {
+            usages.remove(namespace, &kept.facts);
+        }
     }
 }
 
@@ -660,4 +773,6 @@ impl Observed for Service {
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         index.services.keys().map(|key| (key.clone(), 0)).collect()
     }
+
+    unbounded!();
 }

@@ -17,6 +17,7 @@ mod shared;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod usage;
 #[cfg(test)]
 mod view_tests;
 
@@ -31,7 +32,7 @@ pub use requeue::RequeueSet;
 use crate::{pages, spawn_scoped::spawn_scoped};
 use crds::{IngressDaemonSet, UnixSeconds};
 use futures::StreamExt as _;
-use index::{Cut, Index, Touched};
+use index::{Cut, Index, Listing, Touched};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{Node, Pod, Service},
@@ -62,6 +63,7 @@ use std::{
     },
     time::Duration,
 };
+use usage::Usages;
 
 /// How long a watch lasts before it is opened again, in seconds.
 pub(crate) const WATCH_SECONDS: u32 = 30;
@@ -123,6 +125,8 @@ pub trait Listener: Debug + Send + Sync {
 pub struct Observer {
     index: Mutex<Index>,
     specs: Mutex<SpecInterner>,
+    /// What objects of lists take that have not ended.
+    listings: Mutex<Usages>,
     listed: [AtomicBool; KINDS.len()],
     seen: [AtomicU64; KINDS.len()],
     requeue: Arc<RequeueSet>,
@@ -282,7 +286,7 @@ impl Observer {
         K: Observed + Resource + Clone + DeserializeOwned + Debug,
     {
         let parameters = ListParams::default().labels(labels);
-        let (mut listed, mut news) = (BTreeSet::new(), Vec::new());
+        let (mut listed, mut news) = (BTreeSet::new(), Listing::new(&self.listings));
         let take = |object: K| {
             let object = Cut::of(object, &mut self.specs.lock());
             listed.insert(object.key.clone());
@@ -291,7 +295,7 @@ impl Observer {
             }
         };
         let list = pages::pages(api, parameters, PAGE, take).await?;
-        Ok((listed, news, version(list.resource_version.as_deref())))
+        Ok((listed, news.take(), version(list.resource_version.as_deref())))
     }
 
     /// Follows everything, for ever, and keeps `writer`'s store of which resources there are.
@@ -333,7 +337,7 @@ impl Observer {
     where
         K: Observed + Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let mut listing = Vec::new();
+        let mut listing = Listing::<K>::new(&self.listings);
         let mut events = initial::events(api, config).boxed();
         while let Some(event) = events.next().await {
             let event = match event {
@@ -345,15 +349,13 @@ impl Observer {
             };
             tee(&event);
             match event {
-                Event::Init => listing.clear(),
+                Event::Init => drop(listing.take()),
                 Event::InitApply(object) => {
-                    listing.push(Cut::<K>::of(object, &mut self.specs.lock()));
-                    if listing.len().is_multiple_of(PAGE as usize) {
-                        K::thin(&mut listing);
-                    }
+                    listing.push(Cut::of(object, &mut self.specs.lock()));
+                    listing.thin(PAGE as usize);
                 }
                 Event::InitDone => {
-                    self.replace(std::mem::take(&mut listing));
+                    self.replace(listing.take());
                     self.listed[K::KIND as usize].store(true, Ordering::Release);
                     // Whichever is listed last lets gates be made.
                     self.notify(true);
@@ -383,8 +385,11 @@ impl Observer {
     }
 
     fn cut<K: Observed + Resource>(&self, objects: Vec<K>) -> Vec<Cut<K>> {
-        let mut specs = self.specs.lock();
-        objects.into_iter().map(|object| Cut::of(object, &mut specs)).collect()
+        let (mut specs, mut listing) = (self.specs.lock(), Listing::new(&self.listings));
+        for object in objects {
+            listing.push(Cut::of(object, &mut specs));
+        }
+        listing.take()
     }
 
     fn note(&self, kind: Kind, version: u64) {

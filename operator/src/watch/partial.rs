@@ -6,6 +6,7 @@
 use super::{
     Kind,
     index::{Index, Key, Observed, Touched},
+    usage::Usages,
 };
 use k8s_openapi::{
     api::{
@@ -85,6 +86,14 @@ impl<K: Observed> Observed for Partial<K> {
 
     fn entries(index: &Index) -> Vec<(Key, u64)> {
         K::entries(index)
+    }
+
+    fn bound(kept: &mut Self::Kept, namespace: &str, former: Option<&Self::Kept>, usages: &mut Usages) {
+        K::bound(kept, namespace, former, usages);
+    }
+
+    fn unbound(kept: &Self::Kept, namespace: &str, usages: &mut Usages) {
+        K::unbound(kept, namespace, usages);
     }
 }
 

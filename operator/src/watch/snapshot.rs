@@ -31,8 +31,9 @@ pub(super) fn build(
     let taken = taken(index, namespace, &uid8);
     let deployments = deployments(index, namespace, name, &uid, &taken);
     let orphans = of_namespace(&index.replica_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8 && entry.controller.is_none());
+    // Of one that is too large nothing is held.
     let orphans =
-        orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()))).collect();
+        orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()?))).collect();
     let daemon_sets = of_namespace(&index.daemon_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8);
     let itself = Resource {
         name: name.to_owned(),

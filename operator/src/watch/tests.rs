@@ -4,7 +4,7 @@ use super::*;
 use crate::gates_shared::GateState;
 use crds::names;
 use futures::FutureExt as _;
-use planner::facts::Withheld;
+use planner::facts::{DeploymentFacts, Withheld};
 use serde_json::{Value, json};
 
 const NODES: usize = 2000;
@@ -47,7 +47,7 @@ fn meta(name: &str, index: usize) -> Value {
         },
         "annotations": { names::NODE_NAME_ANNOTATION: node_name(index), "deployment.kubernetes.io/revision": "1" },
         "ownerReferences": [
-            { "apiVersion": "v1", "kind": "Owner", "name": "edge", "uid": "a1b2c3d4-0000-4000-8000-000000000000", "controller": true },
+            { "apiVersion": "v1", "kind": "IngressDaemonSet", "name": "edge", "uid": "a1b2c3d4-0000-4000-8000-000000000000", "controller": true },
         ],
         "managedFields": [{ "manager": "operator", "operation": "Update", "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields }],
     })
@@ -127,6 +127,107 @@ fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebib
         // A hundred of 60,000 bytes each are 6 MiB, and twice as many are listed for a moment.
         assert!(grown <= 24 << 10, "{namespace}: {grown} KiB");
     }
+}
+
+fn is_whole(facts: &DeploymentFacts) -> bool {
+    facts.spec.get("template").is_some_and(|template| template.pointer("/spec/containers").is_some())
+}
+
+#[test]
+fn objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may() {
+    /// In KiB: what is known of them, and a list of as many beside it.
+    const MOST: usize = 150 << 10;
+    const COUNT: usize = 300;
+    if !is_alone("objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may") {
+        return;
+    }
+    let mut large = meta("large", 0);
+    // One that looks like ours, too.
+    let texts = |index: usize| {
+        let text = format!("{index}{}", "x".repeat(100 << 10));
+        json!({ "a": text, "ingress-daemon-x": text, names::NODE_NAME_ANNOTATION: node_name(index) })
+    };
+    let mut object = |namespace: &str, index: usize, spec: Value| {
+        (large["name"], large["namespace"], large["annotations"]) = (name(index).into(), namespace.into(), texts(index));
+        json!({ "metadata": large, "spec": spec })
+    };
+    let args = json!(vec!["a"; 20_000]);
+    let template = |index: usize| json!({ "selector": { "matchLabels": { "a": "b" } }, "template": { "metadata": { "labels": { "a": index.to_string() } }, "spec": { "containers": [{ "name": "c", "args": args }] } } });
+    let gates: Vec<_> = (0..1000).map(|number| json!({ "conditionType": format!("{number}{}", "x".repeat(300)) })).collect();
+    let observer = Observer::default();
+    let before = resident_kib();
+    // What others have is as it was.
+    observer.take::<Partial<Deployment>>(vec![serde_json::from_value(object("other", 0, spec(0))).unwrap()]);
+    let mut listing = index::Listing::new(&observer.listings);
+    for index in 0..COUNT {
+        let deployment = object("default", index, template(index)).to_string();
+        let of_list: Partial<Deployment> = serde_json::from_str(&deployment).unwrap();
+        listing.push(Cut::of(of_list, &mut observer.specs.lock()));
+        observer.apply::<Partial<Deployment>>(serde_json::from_str(&deployment).unwrap());
+        observer.apply::<Partial<Pod>>(
+            serde_json::from_value(object("default", index, json!({ "containers": [], "readinessGates": gates }))).unwrap(),
+        );
+        let revision = json!({ "spec": { "template": template(index)["template"] } });
+        let mut recorded = object("default", index, Value::Null);
+        (recorded["data"], recorded["revision"]) = (revision, index.into());
+        observer.apply::<ControllerRevision>(serde_json::from_value(recorded).unwrap());
+        observer.apply::<DaemonSet>(serde_json::from_value(object("default", index, template(index))).unwrap());
+    }
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown <= MOST, "{grown} KiB");
+    assert!(observer.listings.lock().bytes("default") > 20 << 20);
+    drop(listing);
+    assert_eq!(observer.listings.lock().bytes("default"), 0);
+    let index = observer.index();
+    assert_eq!(index.deployments.len(), COUNT + 1);
+    assert!(index.revisions.len() < COUNT / 2, "{}", index.revisions.len());
+    let whole = index.deployments.values().filter(|entry| is_whole(&entry.facts.1)).count();
+    assert!((5..COUNT / 2).contains(&whole), "{whole}");
+    assert!(index::of_namespace(&index.deployments, "other").all(|(_, entry)| is_whole(&entry.facts.1)));
+    // Whose it is and which revision stays known of each, and its fence.
+    assert!(index.deployments.values().all(|entry| {
+        let facts = &entry.facts.1;
+        facts.labels.contains_key(names::TOKEN_LABEL)
+            && facts.annotations.contains_key(names::NODE_NAME_ANNOTATION)
+            && facts.spec.has("selector")
+    }));
+    let last = &index.deployments[&("default".to_owned(), name(COUNT - 1))].facts.1;
+    assert_eq!((last.spec.template_label("a"), last.annotations.get("a")), (Some((COUNT - 1).to_string().as_str()), None));
+}
+
+#[test]
+fn what_objects_of_a_namespace_take_is_what_is_there() {
+    let of = |index: usize, length: usize| {
+        let template = json!({ "metadata": {}, "spec": { "containers": [{ "name": "c", "image": "x".repeat(length) }] } });
+        let object: Deployment =
+            serde_json::from_value(json!({ "metadata": meta(&name(index), index), "spec": { "template": template } })).unwrap();
+        object
+    };
+    let observer = Observer::default();
+    let bytes = || observer.index().usages.bytes("default");
+    observer.apply(of(0, 200_000));
+    let one = bytes();
+    assert!((200_000..210_000).contains(&one), "{one}");
+    // The same once more, and what has it in common with others, take nothing; what is smaller takes less.
+    for (index, length) in [(0, 200_000), (1, 200_000), (2, 200_000)] {
+        observer.apply(of(index, length));
+        assert_eq!(bytes(), one);
+    }
+    observer.apply(of(2, 100_000));
+    assert!((100_000..110_000).contains(&(bytes() - one)), "{}", bytes());
+    observer.apply(of(2, 200_000));
+    for index in [2, 0] {
+        observer.delete(&of(index, 0));
+        assert_eq!(bytes(), one);
+    }
+    observer.delete(&of(1, 0));
+    assert_eq!(bytes(), 0);
+    // A fleet of which each has the same takes no more than one of them.
+    for index in 0..1000 {
+        observer.apply(of(index, 200_000));
+    }
+    assert_eq!(bytes(), one);
+    assert!(observer.index().deployments.values().all(|entry| is_whole(&entry.facts.1)));
 }
 
 /// After a lost ledger all Nodes are read at once, each of the size of a real one.

@@ -174,7 +174,7 @@ impl Pass<'_> {
         let left = managed.pods.iter().filter(|pod| !pod.ended).count();
         let Some(settings) = managed.settings else { return self.set(managed.name, NodePhase::Blocked, Reason::InvalidSpec) };
         let (phase, template, replicas) = match snapshot.orphans.get(managed.name) {
-            Some(template) => (Phase::Closed, template.clone(), i32::try_from(left).unwrap_or(i32::MAX)),
+            Some(orphan) => (Phase::Closed, orphan.get("template").unwrap_or_default(), i32::try_from(left).unwrap_or(i32::MAX)),
             None if managed.pods.iter().any(|pod| !pod.ended && !pod.terminating) => return self.reclaim(managed, name),
             None if left > 0 => return self.set(managed.name, NodePhase::Blocked, Reason::PodsTerminating),
             None => (Phase::New, render::template(&snapshot.resource, settings, &name, managed.name), settings.pods_per_node),

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 use std::{
     collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
     sync::{Arc, Weak},
 };
 
@@ -56,6 +57,21 @@ impl SharedSpec {
         value
     }
 
+    /// Tells what it holds in common with others from what others hold, as long as it is held.
+    pub fn identity(&self) -> usize {
+        Arc::as_ptr(&self.common).addr()
+    }
+
+    /// What it holds in common with others.
+    pub fn common(&self) -> &Value {
+        &self.common
+    }
+
+    /// Bytes of the texts that are its own.
+    pub fn own_bytes(&self) -> usize {
+        self.own.iter().map(|text| text.len()).sum()
+    }
+
     /// A number among its fields.
     pub fn number(&self, field: &str) -> Option<i64> {
         self.common.get(field)?.as_i64()
@@ -95,7 +111,9 @@ impl SharedSpec {
 pub struct SpecInterner {
     /// Keys of labels and annotations.
     pub keys: KeyInterner,
-    known: HashMap<String, Weak<Value>>,
+    /// By a hash of the text, which may be as long as all that is held.
+    known: HashMap<u64, Weak<Value>>,
+    hasher: RandomState,
     /// How many may be known before those are dropped that nobody holds any more.
     most: usize,
 }
@@ -118,8 +136,8 @@ impl SpecInterner {
     }
 
     fn share(&mut self, spec: Value) -> Arc<Value> {
-        let key = spec.to_string();
-        if let Some(known) = self.known.get(&key).and_then(Weak::upgrade) {
+        let key = self.hasher.hash_one(spec.to_string());
+        if let Some(known) = self.known.get(&key).and_then(Weak::upgrade).filter(|known| **known == spec) {
             return known;
         }
         if self.known.len() >= self.most {

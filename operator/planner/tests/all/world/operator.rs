@@ -111,7 +111,12 @@ impl Operator {
             deployments: (*deployments).clone(),
             pods: (*self.view(world, Store::Pods).pods).clone(),
             replica_sets: (*self.view(world, Store::Pods).sets).clone(),
-            orphans: (*self.view(world, Store::Deployments).orphans).clone(),
+            orphans: self
+                .view(world, Store::Deployments)
+                .orphans
+                .iter()
+                .map(|(node, template)| (node.clone(), serde_json::json!({"template": template}).into()))
+                .collect(),
             daemon_sets: world.cluster.daemon_sets.clone(),
             history: self.view(world, Store::Resource).revisions.to_vec(),
             reserved: self.reserved.clone(),
