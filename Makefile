@@ -29,7 +29,7 @@ help:
 	@echo "make test            the same in full, and each promise on a real control plane (15 minutes, the first time 30)"
 	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20, BEDS=4"
 	@echo "make coverage        counts the lines of each crate that tests reach, without and with the scenarios of make test"
-	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=act/ for a part; goes on where it was stopped"
+	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=write/ for a part; goes on where it was stopped"
 	@echo "make bench           figures beside their goals, of release builds (about two hours)"
 	@echo "make fuzz            fuzz targets under libFuzzer, FUZZ_SECONDS=60 each"
 	@echo "make lint            formatting and clippy"

@@ -95,6 +95,11 @@ impl List {
         Ok(())
     }
 
+    /// Test targets that one fault needs.
+    pub fn targets(&self, fault: &Fault) -> BTreeSet<&str> {
+        fault.tests.iter().map(|scope| self.scopes[scope].target.as_str()).collect()
+    }
+
     /// Packages whose tests are built: always all, for Cargo unites their features.
     pub fn packages(&self) -> BTreeSet<&str> {
         let used: BTreeSet<_> = self.faults.iter().flat_map(|fault| &fault.tests).collect();

@@ -29,7 +29,9 @@ fn main() -> Result<ExitCode> {
     let root = root()?;
     let list = List::read(&root.join("mutants"))?;
     let prefix = std::env::var("MUTANTS").unwrap_or_default();
-    let chosen: Vec<_> = list.faults.iter().filter(|fault| fault.name.starts_with(&prefix)).collect();
+    let mut chosen: Vec<_> = list.faults.iter().filter(|fault| fault.name.starts_with(&prefix)).collect();
+    // After each that is built alone the others are built anew.
+    chosen.sort_by_key(|fault| fault.build);
     if chosen.is_empty() {
         bail!("no fault has a name that begins with {prefix}");
     }
@@ -87,9 +89,11 @@ impl<'a> Run<'a> {
             show(fault, known, " (known)");
             return Ok(known.found.is_some());
         }
-        self.prepare(None)?;
         for scope in &fault.tests {
             self.check(scope)?;
+        }
+        if !fault.build {
+            self.prepare(None)?;
         }
         let started = Instant::now();
         if fault.build {
@@ -127,6 +131,7 @@ impl<'a> Run<'a> {
         if self.state.of(&name, &key).is_some() {
             return Ok(());
         }
+        self.prepare(None)?;
         let started = Instant::now();
         let (end, output) = self.run(scope, None, None)?;
         match end {
@@ -153,9 +158,8 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         tree::copy(self.root, &self.tree, &self.list.faults, alone)?;
-        let needed = alone.map(|fault| fault.tests.iter().map(|scope| self.list.scopes[scope].package.as_str()).collect::<BTreeSet<_>>());
-        let packages = needed.unwrap_or_else(|| self.list.packages());
-        self.executables = Some(Executables::build(&self.tree, &self.build, &packages, &self.targets)?);
+        let targets = alone.map_or_else(|| self.targets.clone(), |fault| self.list.targets(fault));
+        self.executables = Some(Executables::build(&self.tree, &self.build, &self.list.packages(), &targets)?);
         Ok(())
     }
 
