@@ -305,9 +305,9 @@ mod tests {
     #[test]
     fn of_a_suspect_the_sentence_of_the_operator_and_the_counts_of_the_ledger_are_said() {
         let mut resource = resource();
-        let said = "suspect since 2026-01-01T00:00:00Z: it broke 2 times, the last time a container restarted; the node keeps its slot";
+        let said = "suspect since 2026-01-01T00:00:00Z: it fell 2 times, the last time a container restarted; the node keeps its slot";
         resource.status = serde_json::from_value(json!({
-            "nodeStates": [{ "name": "n1", "phase": "Suspect", "since": "2026-01-01T00:00:09Z", "reason": "NodesFlapping", "message": said }],
+            "nodeStates": [{ "name": "n1", "phase": "Suspect", "since": "2026-01-01T00:00:09Z", "reason": "Suspect", "message": said }],
             "rollout": { "suspects": { "n1": {
                 "nodeUID": "u", "revision": "b", "falls": 2, "last": "CrashLoop", "since": 1_767_225_600, "unbroken": 12, "out": 20,
             } } },
@@ -316,7 +316,7 @@ mod tests {
         let nodes = Arc::new(BTreeMap::from([("n1".to_owned(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }))]));
         let snapshot = Snapshot { nodes, ..Snapshot::of(edge(resource.spec.clone()), 1_767_225_640) };
         let text = why(&resource, &snapshot, "n1").unwrap().render(&resource, "n1", Style::default(), snapshot.now);
-        assert!(text.contains(&format!("NodesFlapping: {said}")), "{text}");
+        assert!(text.contains(&format!("Suspect: {said}")), "{text}");
         let counts =
             "since 2026-01-01T00:00:00Z: revision b, 2 falls, last CrashLoop, 12 s without a break, out of service for 20 s in total";
         assert!(text.contains(&format!("Suspect     {counts}")), "{text}");

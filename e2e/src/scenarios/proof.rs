@@ -215,7 +215,7 @@ pub(super) async fn machine_dies(bed: &mut Bed, not_ready: &str) -> Result<()> {
     };
     serves_and_dies(bed, LONGER_THAN_PROOF).await?;
     serves_and_dies(bed, AGAIN).await?;
-    let says = |status: &IngressDaemonSetStatus| status.node_states.iter().any(|state| state.reason == "NodesFlapping");
+    let says = |status: &IngressDaemonSetStatus| status.node_states.iter().any(|state| state.reason == "Suspect");
     product::status_says(bed, "the node is suspect", product::SAID, says).await?;
     bed.say("the node is back, and suspect");
     serves_and_dies(bed, AGAIN).await?;

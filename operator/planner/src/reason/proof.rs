@@ -21,7 +21,7 @@ impl Reason {
     pub(super) fn message_of_proof(&self) -> String {
         match self {
             Self::Proving { unproved, suspects: 0, budget, seconds } => format!(
-                "waiting until the revision counts as good: its nodes must serve {seconds} s without a break (provenAfterSeconds); until then {unproved} nodes keep their slots (budget: {budget})"
+                "waiting until the revision is proved: its nodes must serve {seconds} s without a break (provenAfterSeconds); until then {unproved} nodes keep their slots (budget: {budget})"
             ),
             Self::Proving { unproved, suspects, budget, seconds } => format!(
                 "{suspects} nodes broke after their update and keep their slots, {unproved} others keep theirs until the revision is proved (budget: {budget}): look at the logs of the nodes in nodeStates. A node counts as good after {seconds} s without a break (provenAfterSeconds)"
@@ -64,8 +64,8 @@ fn fell(falls: u32, outages: u32, last: &str) -> String {
     let fell = match falls {
         0 if outages > 0 => return outage,
         0 => "a pod was gone or not ready for a moment after the update".to_owned(),
-        1 => format!("it broke once: {what}"),
-        _ => format!("it broke {falls} times, the last time {what}"),
+        1 => format!("it fell once: {what}"),
+        _ => format!("it fell {falls} times, the last time {what}"),
     };
     if outages > 0 { format!("{fell}; and {outage}") } else { fell }
 }
@@ -83,24 +83,24 @@ mod tests {
         let rows: [Row<'_>; 8] = [
             (0, 2, "", good_at, &["lost together with others, 2 times in all", "repair what its machine has in common", "roll back"]),
             (0, 0, "", good_at, &["gone or not ready for a moment", "good at 1970-01-12T13:47:40Z", "if nobody deleted or drained"]),
-            (1, 0, "CrashLoop", good_at, &["broke once: a container restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"]),
+            (1, 0, "CrashLoop", good_at, &["fell once: a container restarted", "good at 1970-01-12T13:47:40Z", "look at the logs"]),
             (
                 1,
                 1,
                 "NodeLost",
                 good_at,
-                &["broke once: its machine died", "lost together with others, 1 times", "after 60 s without a break"],
+                &["fell once: its machine died", "lost together with others, 1 times", "after 60 s without a break"],
             ),
-            (1, 3, "CrashLoop", good_at, &["broke once: a container restarted", "and its machine was lost together with others, 3 times"]),
+            (1, 3, "CrashLoop", good_at, &["fell once: a container restarted", "and its machine was lost together with others, 3 times"]),
             (
                 2,
                 0,
                 "Evicted",
                 good_at,
-                &["broke 2 times, the last time the kubelet evicted a pod", "after 600 s without a break", "roll back"],
+                &["fell 2 times, the last time the kubelet evicted a pod", "after 600 s without a break", "roll back"],
             ),
             (2, 0, "Flapping", None, &["not ready for more than 10 s", "good after it serves 600 s", "correct the template"]),
-            (1, 0, "Flapping", None, &["broke once", "good after it serves 60 s"]),
+            (1, 0, "Flapping", None, &["fell once", "good after it serves 60 s"]),
         ];
         for (falls, outages, last, until, words) in rows {
             let (last, seconds) = (last.to_owned(), if falls > 1 { 600 } else { 60 });

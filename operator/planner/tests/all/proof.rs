@@ -154,12 +154,7 @@ fn a_pod_that_restarts_once_makes_its_node_suspect_and_the_rollout_waits_no_long
     });
     assert!(crashed);
     assert_eq!(outcome.reached, 1);
-    assert_eq!(
-        outcome.plan.status.node_states.iter().filter(|state| state.reason == "NodesFlapping").count(),
-        1,
-        "{:#?}",
-        outcome.plan.status
-    );
+    assert_eq!(outcome.plan.status.node_states.iter().filter(|state| state.reason == "Suspect").count(), 1, "{:#?}", outcome.plan.status);
     world.run_until(&mut operator, 400, World::is_converged).unwrap();
     let plan = world.fair_second(&mut operator).unwrap();
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "Complete")));
