@@ -24,7 +24,7 @@ pub struct Ledger {
     /// Automatic rollback in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
-    /// Suspect nodes, at most 100: they broke after they were attached with a revision that not all nodes have run.
+    /// Nodes that broke after they were attached with a revision that not all nodes have run, at most 100. Those with `since` are suspect now.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100))]
     pub suspects: BTreeMap<String, Suspect>,
