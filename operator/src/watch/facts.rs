@@ -129,6 +129,15 @@ fn is_gated(spec: &PodSpec) -> bool {
     spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == names::IN_PLACE_GATE)
 }
 
+/// What is kept of a `ReplicaSet`.
+#[derive(Clone, Debug, Default)]
+pub struct KeptReplicaSet {
+    /// Its template, where it has no controller.
+    pub orphan: Option<SharedSpec>,
+    /// More, where its pods have the gate for updates in place.
+    pub gated: Option<ReplicaSetFacts>,
+}
+
 /// What is read of a `ReplicaSet` whose pods have the gate for updates in place; nothing of others.
 pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaSetFacts> {
     let owner = controller(&set.metadata)?.uid.chars().take(UID).collect();

@@ -10,6 +10,8 @@ mod facts_tests;
 mod held;
 mod index;
 mod initial;
+mod kinds;
+mod listing;
 mod partial;
 mod protobuf;
 mod requeue;
@@ -32,7 +34,7 @@ pub use requeue::RequeueSet;
 use crate::{pages, spawn_scoped::spawn_scoped};
 use crds::{IngressDaemonSet, UnixSeconds};
 use futures::StreamExt as _;
-use index::{Cut, Index, Listing, Touched};
+use index::{Cut, Index, Touched};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet},
     core::v1::{Node, Pod, Service},
@@ -46,6 +48,7 @@ use kube::{
         watcher::{self, Event},
     },
 };
+use listing::Listing;
 use parking_lot::{Mutex, MutexGuard};
 use planner::{
     Snapshot,

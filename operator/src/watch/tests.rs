@@ -158,7 +158,7 @@ fn objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_
     let before = resident_kib();
     // What others have is as it was.
     observer.take::<Partial<Deployment>>(vec![serde_json::from_value(object("other", 0, spec(0))).unwrap()]);
-    let mut listing = index::Listing::new(&observer.listings);
+    let mut listing = Listing::new(&observer.listings);
     for index in 0..COUNT {
         let deployment = object("default", index, template(index)).to_string();
         let of_list: Partial<Deployment> = serde_json::from_str(&deployment).unwrap();

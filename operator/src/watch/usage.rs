@@ -1,7 +1,10 @@
 //! How much memory the large objects of one namespace may take here, whoever makes them: what one object may take is bounded, but not how
 //! many somebody makes.
 
-use super::held::{self, value_bytes};
+use super::{
+    facts::KeptReplicaSet,
+    held::{self, value_bytes},
+};
 use planner::facts::{
     ContainerFacts, DaemonSetFacts, DeploymentFacts, PodFacts, RevisionFacts, label_map::LabelMap, shared_spec::SharedSpec,
 };
@@ -184,6 +187,24 @@ impl Lightened for Arc<PodFacts> {
     fn lighten(&mut self) {
         let facts = Arc::make_mut(self);
         (facts.gated, facts.unmet) = (None, None);
+    }
+}
+
+impl Weighed for KeptReplicaSet {
+    const FREE: usize = 0;
+
+    fn own(&self) -> usize {
+        self.shared().map_or(0, SharedSpec::own_bytes)
+    }
+
+    fn shared(&self) -> Option<&SharedSpec> {
+        self.orphan.as_ref().or(self.gated.as_ref().map(|gated| &gated.spec))
+    }
+}
+
+impl Lightened for KeptReplicaSet {
+    fn lighten(&mut self) {
+        *self = Self::default();
     }
 }
 
