@@ -172,7 +172,8 @@ fn intern(template: &Value, set: &ReplicaSet, specs: &mut SpecInterner) -> Share
     specs.intern(serde_json::json!({ "template": template }), &[&own[0], node, &own[1]])
 }
 
-fn text(map: Option<&BTreeMap<String, String>>, key: &str) -> String {
+/// The value of a label or annotation; nothing if there is none.
+pub(super) fn text(map: Option<&BTreeMap<String, String>>, key: &str) -> String {
     map.and_then(|map| map.get(key)).cloned().unwrap_or_default()
 }
 
@@ -238,12 +239,7 @@ fn gated(pod: &Pod, status: &PodStatus, specs: &mut SpecInterner) -> Option<Box<
         resource_version: meta.resource_version.clone().unwrap_or_default(),
         generation: meta.generation.unwrap_or(0),
         observed_generation: status.observed_generation.unwrap_or(0),
-        hash: meta
-            .labels
-            .as_ref()
-            .and_then(|labels| labels.get(planner::objects::in_place::change::HASH_LABEL))
-            .cloned()
-            .unwrap_or_default(),
+        hash: text(meta.labels.as_ref(), planner::objects::in_place::change::HASH_LABEL),
         gate: condition.map(|condition| condition.status == "True"),
         containers: containers.collect(),
         termination_grace: spec.termination_grace_period_seconds.unwrap_or(30),
@@ -318,7 +314,7 @@ pub fn pod(pod: &Pod, specs: &mut SpecInterner) -> PodFacts {
     let rejected = phase == "Failed" && !started && status.reason.is_some() && !evicted;
     PodFacts {
         name: pod.metadata.name.clone().unwrap_or_default(),
-        revision: pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::REVISION_LABEL)).cloned().unwrap_or_default(),
+        revision: text(pod.metadata.labels.as_ref(), names::REVISION_LABEL),
         ready: status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ended,

@@ -22,7 +22,7 @@ use planner::facts::{
 use std::{collections::BTreeMap, sync::Arc};
 
 fn entry<T>(meta: &ObjectMeta, facts: T) -> IndexedObject<T> {
-    let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
+    let label = |key: &str| facts::text(meta.labels.as_ref(), key);
     IndexedObject {
         uid8: label(names::RESOURCE_LABEL),
         node_hash: label(names::NODE_HASH_LABEL),
@@ -74,7 +74,7 @@ macro_rules! kept_in {
         fn remove(index: &mut Index, key: &Key) -> Touched {
             let gone = index.$map.remove(key);
             if let Some(gone) = &gone {
-                index.usages.remove(&key.0, &gone.facts);
+                Self::unbound(gone, &key.0, &mut index.usages);
             }
             owner(key, gone.as_ref())
         }
@@ -227,7 +227,7 @@ impl Observed for Deployment {
     fn remove(index: &mut Index, key: &Key) -> Touched {
         let gone = index.deployments.remove(key);
         if let Some(entry) = &gone {
-            index.usages.remove(&key.0, &entry.facts);
+            Self::unbound(entry, &key.0, &mut index.usages);
             index.forget_names_of(entry);
         }
         owner(key, gone.as_ref())

@@ -354,7 +354,8 @@ impl Observer {
             match event {
                 Event::Init => drop(listing.take()),
                 Event::InitApply(object) => {
-                    listing.push(Cut::of(object, &mut self.specs.lock()));
+                    let object = Cut::of(object, &mut self.specs.lock());
+                    listing.push(object);
                     listing.thin(PAGE as usize);
                 }
                 Event::InitDone => {

@@ -56,14 +56,16 @@ impl Usages {
         }
         if !self.admit(namespace, next) {
             next.lighten();
-            self.of(namespace).add(next);
+            let usage = self.of(namespace);
+            usage.add(next, usage.cost(next));
         }
     }
 
     /// Takes an object in, if there is room for it.
     pub(super) fn admit(&mut self, namespace: &str, object: &impl Weighed) -> bool {
         let usage = self.of(namespace);
-        let needs = usage.needs(object);
+        let cost = usage.cost(object);
+        let needs = cost.own + cost.shared;
         if needs > 0 && usage.bytes + needs > MOST {
             if !std::mem::replace(&mut usage.told, true) {
                 tracing::warn!(
@@ -74,7 +76,7 @@ impl Usages {
             }
             return false;
         }
-        usage.add(object);
+        usage.add(object, cost);
         true
     }
 
@@ -97,20 +99,25 @@ impl Usages {
     }
 }
 
+/// Bytes that an object adds to those of its namespace.
+#[derive(Clone, Copy)]
+struct Cost {
+    own: usize,
+    /// Of what none had before that it may have in common with others.
+    shared: usize,
+}
+
 impl Usage {
-    /// Bytes that the object would add.
-    fn needs(&self, object: &impl Weighed) -> usize {
-        let shared = object.shared().filter(|shared| !self.shared.contains_key(&shared.identity()));
-        counted(object) + shared.map_or(0, |shared| value_bytes(shared.common()))
+    fn cost(&self, object: &impl Weighed) -> Cost {
+        let news = object.shared().filter(|shared| !self.shared.contains_key(&shared.identity()));
+        Cost { own: counted(object), shared: news.map_or(0, |shared| value_bytes(shared.common())) }
     }
 
-    fn add(&mut self, object: &impl Weighed) {
-        self.bytes += counted(object);
-        let Some(shared) = object.shared() else { return };
-        let (holders, bytes) = self.shared.entry(shared.identity()).or_insert_with(|| (0, value_bytes(shared.common())));
-        *holders += 1;
-        if *holders == 1 {
-            self.bytes += *bytes;
+    fn add(&mut self, object: &impl Weighed, cost: Cost) {
+        self.bytes += cost.own + cost.shared;
+        if let Some(shared) = object.shared() {
+            let (holders, _) = self.shared.entry(shared.identity()).or_insert((0, cost.shared));
+            *holders += 1;
         }
     }
 
