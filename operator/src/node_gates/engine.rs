@@ -89,6 +89,29 @@ pub struct EngineOptions {
     pub admission_policies: bool,
 }
 
+/// A node that could not be written to, or whose pods could not be listed.
+struct NodeFailure {
+    /// How often in a row.
+    times: u32,
+    /// The node is left alone until then.
+    until: Instant,
+    /// What was answered to the last write that failed, if one did.
+    refusal: Option<RefusedPatch>,
+}
+
+struct RefusedPatch {
+    /// Somebody does not allow the write.
+    forbidden: bool,
+    message: String,
+}
+
+impl NodeFailure {
+    /// A refusal that is to be seen in the status of the node's gates: a single one is, if the write is forbidden.
+    fn told(&self) -> Option<&RefusedPatch> {
+        self.refusal.as_ref().filter(|refusal| refusal.forbidden || self.times >= TOLD_AFTER)
+    }
+}
+
 /// The loop's state.
 pub struct Engine {
     client: Client,
@@ -120,9 +143,7 @@ pub struct Engine {
     clocks: BTreeMap<String, GateClocks>,
     views: BTreeMap<String, BTreeMap<String, GateView>>,
     under_way: BTreeSet<String>,
-    failures: BTreeMap<String, (u32, Instant)>,
-    /// Nodes that cannot be written to: whether somebody does not allow it, and what was answered.
-    refusals: BTreeMap<String, (bool, String)>,
+    failures: BTreeMap<String, NodeFailure>,
     /// Taints that an event said stay, by node.
     unknown: BTreeMap<String, BTreeSet<(String, String)>>,
     /// What is left of the retaint budget of each gate, by UID, and when that was counted.
@@ -198,7 +219,6 @@ impl Engine {
             views: BTreeMap::new(),
             under_way: BTreeSet::new(),
             failures: BTreeMap::new(),
-            refusals: BTreeMap::new(),
             unknown: BTreeMap::new(),
             retaint_budgets: BTreeMap::new(),
             regressed: BTreeMap::new(),
@@ -475,7 +495,7 @@ impl Engine {
 
     fn look_at(&mut self, name: &str, work: &Work) {
         let Some(node) = self.observer.node(name) else { return self.forget(name) };
-        if self.failures.get(name).is_some_and(|(_, until)| *until > Instant::now()) {
+        if self.failures.get(name).is_some_and(|failure| failure.until > Instant::now()) {
             // The tick looks again.
             self.timers.insert(name.to_owned(), 0);
             return;
@@ -511,7 +531,6 @@ impl Engine {
         }
         let Some(patch) = plan.patch else {
             self.failures.remove(name);
-            self.refusals.remove(name);
             return;
         };
         self.under_way.insert(name.to_owned());
@@ -530,7 +549,6 @@ impl Engine {
         self.clocks.remove(name);
         self.timers.remove(name);
         self.failures.remove(name);
-        self.refusals.remove(name);
         self.unknown.remove(name);
         self.status_due |= self.views.remove(name).is_some();
     }
@@ -552,9 +570,8 @@ impl Engine {
             Ended::Patch { node, outcome, transitions } => {
                 self.under_way.remove(&node);
                 match outcome {
+                    // The look that follows forgets failures, if there is nothing more to be written.
                     PatchOutcome::Done(now) => {
-                        self.failures.remove(&node);
-                        self.refusals.remove(&node);
                         self.tell(&now, transitions);
                         self.observer.learn(*now);
                         self.urgent.insert(node);
@@ -583,20 +600,15 @@ impl Engine {
     }
 
     fn refused(&mut self, node: &str, forbidden: bool, message: String) {
-        self.refusals.insert(node.to_owned(), (forbidden, message));
-        self.status_due |= self.tells_of_refusal(node, forbidden);
-    }
-
-    /// A refusal is to be seen in the status of the node's gates, unless it is a single one.
-    fn tells_of_refusal(&self, node: &str, forbidden: bool) -> bool {
-        forbidden || self.failures.get(node).is_some_and(|(times, _)| *times >= TOLD_AFTER)
+        let Some(failure) = self.failures.get_mut(node) else { return };
+        failure.refusal = Some(RefusedPatch { forbidden, message });
+        self.status_due |= failure.told().is_some();
     }
 
     /// At once, up to five times: what was read live decides.
     fn again(&mut self, node: &str) {
-        let (times, _) = self.failures.get(node).copied().unwrap_or((0, Instant::now()));
-        if times < 5 {
-            self.failures.insert(node.to_owned(), (times + 1, Instant::now()));
+        if self.failures.get(node).is_none_or(|failure| failure.times < 5) {
+            self.failed(node, Instant::now());
             self.urgent.insert(node.to_owned());
         } else {
             self.fail(node, None);
@@ -605,13 +617,18 @@ impl Engine {
 
     /// Later: nodes that fail together are not tried again together. `least`: as long as that.
     fn fail(&mut self, node: &str, least: Option<Duration>) {
-        let (times, _) = self.failures.get(node).copied().unwrap_or((0, Instant::now()));
         let wait = match least {
             Some(least) => pause_with_jitter((least, BACKOFF.1), 0),
-            None => pause_with_jitter(BACKOFF, times),
+            None => pause_with_jitter(BACKOFF, self.failures.get(node).map_or(0, |failure| failure.times)),
         };
-        self.failures.insert(node.to_owned(), (times.saturating_add(1), Instant::now() + wait));
+        self.failed(node, Instant::now() + wait);
         self.timers.insert(node.to_owned(), 0);
+    }
+
+    fn failed(&mut self, node: &str, until: Instant) {
+        let failure = self.failures.entry(node.to_owned()).or_insert(NodeFailure { times: 0, until, refusal: None });
+        failure.times = failure.times.saturating_add(1);
+        failure.until = until;
     }
 
     fn tell(&self, node: &Node, transitions: Vec<Transition>) {

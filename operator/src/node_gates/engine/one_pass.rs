@@ -1,6 +1,6 @@
 //! The loop of one pass: what is listed now is decided on until nothing is left to be written.
 
-use super::{Engine, EngineOptions, Work};
+use super::{Engine, EngineOptions, NodeFailure, Work};
 use crds::NodeReadinessGate;
 use futures::StreamExt as _;
 use kube::{ResourceExt as _, core::DeserializeGuard};
@@ -68,12 +68,12 @@ impl Engine {
             self.ended(ended);
             self.look(&work);
         }
-        let Self { told, telling, unsatisfiable, views, failures, mut refusals, .. } = self;
+        let Self { told, telling, unsatisfiable, views, failures, .. } = self;
         drop(told);
         // Events are no reason to fail.
         let _ = tokio::time::timeout(TOLD_WITHIN, telling).await;
-        let mut why = |node: &String| refusals.remove(node).map_or_else(|| "its pods cannot be listed".to_owned(), |(_, message)| message);
-        let failures = failures.into_keys().map(|node| (node.clone(), why(&node))).collect();
+        let why = |failure: NodeFailure| failure.refusal.map_or_else(|| "its pods cannot be listed".to_owned(), |refusal| refusal.message);
+        let failures = failures.into_iter().map(|(node, failure)| (node, why(failure))).collect();
         NodesSeen { gates, unsatisfiable, views, failures }
     }
 }

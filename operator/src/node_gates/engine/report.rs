@@ -1,6 +1,6 @@
 //! What the loop says of gates: status, metrics, the words of those that have no status, and finalizers.
 
-use super::{Engine, Finalizers, Writing};
+use super::{Engine, Finalizers, RefusedPatch, Writing};
 use crate::{
     metrics::node_gates::{Blocked, Nodes},
     node_gates::{
@@ -181,8 +181,8 @@ impl Engine {
     /// Nodes that could not be written to although the gate asks for it.
     fn refused_of(&self, uid: &str) -> Option<RefusedWrites> {
         let due = |node: &str| self.views.get(node).and_then(|views| views.get(uid)).is_some_and(|view| view.due);
-        let mut refused = self.refusals.iter().filter(|(node, (forbidden, _))| due(node) && self.tells_of_refusal(node, *forbidden));
-        let (node, (forbidden, message)) = refused.next()?;
+        let mut refused = self.failures.iter().filter(|(node, _)| due(node)).filter_map(|(node, failure)| Some((node, failure.told()?)));
+        let (node, RefusedPatch { forbidden, message }) = refused.next()?;
         let nodes = u32::try_from(refused.count()).unwrap_or(u32::MAX).saturating_add(1);
         Some(RefusedWrites { nodes, node: node.clone(), forbidden: *forbidden, message: message.clone() })
     }

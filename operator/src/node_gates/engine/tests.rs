@@ -336,7 +336,7 @@ async fn a_node_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_se
     settle(&mut engine).await;
     assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 1);
     assert!(engine.timers.contains_key("n1"), "the tick looks again");
-    engine.failures.get_mut("n1").unwrap().1 = Instant::now();
+    engine.failures.get_mut("n1").unwrap().until = Instant::now();
     engine.tick(&mut Writing::new()).await;
     settle(&mut engine).await;
     assert_eq!(server.lock().unwrap().patches_of_nodes().len(), 2);
