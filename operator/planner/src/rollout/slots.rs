@@ -15,12 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct SlotPool<'a> {
     /// The fleet's budget in nodes.
     pub budget: usize,
-    grants: usize,
-    unavailable: usize,
+    used: UsedSlots,
     available: usize,
     /// Available nodes that are suspect.
     suspects: usize,
-    kept: KeptSlots,
     minimum: usize,
     /// The minimum is a share, and all chosen nodes serve: those that leave are not needed for it.
     complete: bool,
@@ -78,12 +76,40 @@ impl KeptSlots {
     }
 }
 
+/// What uses slots up, in the fleet or in a domain.
 #[derive(Clone, Debug, Default)]
-struct Domain {
-    nodes: usize,
+struct UsedSlots {
     grants: usize,
     unavailable: usize,
     kept: KeptSlots,
+}
+
+impl UsedSlots {
+    fn take(&mut self, wants: &Wants<'_>) {
+        self.grants += 1;
+        self.unavailable -= usize::from(wants.down);
+        self.kept.remove(wants.standing);
+    }
+
+    /// Why there is no free slot, or nothing. `used_up`: the budget alone is why.
+    fn lacks(&self, wants: &Wants<'_>, budget: usize, proven_after: i64, used_up: impl Fn(usize, usize) -> Reason) -> Option<Reason> {
+        let Self { grants, unavailable, kept } = self;
+        if !has_slot(wants.down, *grants, *unavailable, budget) {
+            return Some(used_up(*grants, *unavailable));
+        }
+        let kept = Some(kept).filter(|_| wants.counts_others());
+        let taken = unavailable + kept.map_or(0, KeptSlots::slots);
+        if has_slot(wants.is_out(), *grants, taken, budget) {
+            return None;
+        }
+        Some(kept.and_then(|kept| kept.reason(budget, proven_after)).unwrap_or_else(|| used_up(*grants, *unavailable)))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Domain {
+    nodes: usize,
+    used: UsedSlots,
     /// Chosen nodes that run the wanted revision.
     updated: usize,
     /// These, and those that a grant is about.
@@ -139,7 +165,7 @@ impl<'a> SlotPool<'a> {
             proof,
             ..Self::default()
         };
-        slots.kept.running = slots.proof.running;
+        slots.used.kept.running = slots.proof.running;
         let serves = |managed: &&ManagedNode<'_>| !managed.holds_slot() && state(managed).1 && !slots.proof.is_suspect(managed.name);
         let all_serve = chosen > 0 && managed_nodes.iter().filter(|managed| managed.chosen).filter(serves).count() == chosen;
         slots.complete = matches!(settings.min_available, Count::Percent(_)) && all_serve;
@@ -149,29 +175,29 @@ impl<'a> SlotPool<'a> {
             let unavailable = !holds && down;
             let standing = slots.standing(managed);
             if !holds {
-                slots.kept.add(standing);
+                slots.used.kept.add(standing);
             }
-            slots.grants += usize::from(holds);
-            slots.unavailable += usize::from(unavailable);
+            slots.used.grants += usize::from(holds);
+            slots.used.unavailable += usize::from(unavailable);
             slots.available += usize::from(!holds && available);
             slots.suspects += usize::from(!holds && available && slots.proof.is_suspect(managed.name));
             let Some(topology) = slots.topology else { continue };
             let here = slots.domains.entry(managed.domain(topology).to_owned()).or_default();
             here.nodes += usize::from(managed.chosen);
-            here.unavailable += usize::from(unavailable);
+            here.used.unavailable += usize::from(unavailable);
             if !holds {
-                here.kept.add(standing);
+                here.used.kept.add(standing);
             }
             let updated = managed.is_at(&settings.revision);
             here.updated += usize::from(managed.chosen && updated);
-            here.kept.running = here.updated;
+            here.used.kept.running = here.updated;
             here.begun += usize::from(managed.chosen && (updated || holds));
             // A node whose label has changed since uses a slot in both domains.
             for domain in managed.grant.filter(|_| holds).map(|grant| domains(grant, managed, topology)).into_iter().flatten() {
                 if managed.grant.is_some_and(|grant| grant.kind != GrantReason::Drain) {
                     slots.begun.insert(domain.clone());
                 }
-                slots.domains.entry(domain).or_default().grants += 1;
+                slots.domains.entry(domain).or_default().used.grants += 1;
             }
         }
         if slots.topology.is_some_and(|topology| topology.one_at_a_time) {
@@ -182,7 +208,8 @@ impl<'a> SlotPool<'a> {
 
     /// Only the fleet's grants count, and nothing new fits: the spec is not valid.
     pub fn closed(managed_nodes: &[ManagedNode<'_>]) -> Self {
-        Self { grants: managed_nodes.iter().filter(|managed| managed.holds_slot()).count(), ..Self::default() }
+        let grants = managed_nodes.iter().filter(|managed| managed.holds_slot()).count();
+        Self { used: UsedSlots { grants, ..UsedSlots::default() }, ..Self::default() }
     }
 
     /// Order among domains: with one at a time those that were begun come first, then by name.
@@ -210,28 +237,21 @@ impl<'a> SlotPool<'a> {
                 return Some(Reason::OtherDomain(format!("{}={other}", topology.key)));
             }
         }
-        if !has_slot(wants.down, self.grants, self.unavailable, self.budget) {
-            return Some(Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget });
-        }
-        // Where no node keeps its slot, the budget alone is why.
-        let held = |kept: &KeptSlots, budget| kept.reason(budget, self.proven_after).filter(|_| wants.counts_others());
-        let taken = |kept: &KeptSlots, unavailable: usize| if wants.counts_others() { unavailable + kept.slots() } else { unavailable };
-        if !has_slot(wants.is_out(), self.grants, taken(&self.kept, self.unavailable), self.budget) {
-            let budget = Reason::Budget { grants: self.grants, unavailable: self.unavailable, budget: self.budget };
-            return Some(held(&self.kept, self.budget).unwrap_or(budget));
+        let budget = self.budget;
+        let fleet =
+            self.used.lacks(&wants, budget, self.proven_after, |grants, unavailable| Reason::Budget { grants, unavailable, budget });
+        if fleet.is_some() {
+            return fleet;
         }
         if let Some((topology, budget)) = self.topology.and_then(|topology| topology.budget.map(|budget| (topology, budget))) {
             let here = self.domains.get(wants.domain).cloned().unwrap_or_default();
             let budget = budget.of(here.nodes);
-            let domain_budget = || {
+            let domain = here.used.lacks(&wants, budget, self.proven_after, |grants, unavailable| {
                 let domain = format!("{}={}", topology.key, wants.domain);
-                Reason::DomainBudget { domain, grants: here.grants, unavailable: here.unavailable, budget }
-            };
-            if !has_slot(wants.down, here.grants, here.unavailable, budget) {
-                return Some(domain_budget());
-            }
-            if !has_slot(wants.is_out(), here.grants, taken(&here.kept, here.unavailable), budget) {
-                return Some(held(&here.kept, budget).unwrap_or_else(domain_budget));
+                Reason::DomainBudget { domain, grants, unavailable, budget }
+            });
+            if domain.is_some() {
+                return domain;
             }
         }
         // Those that may break at any moment are not relied upon.
@@ -243,18 +263,13 @@ impl<'a> SlotPool<'a> {
 
     /// Takes a slot for the node.
     pub fn take(&mut self, wants: Wants<'_>) {
-        self.grants += 1;
-        self.unavailable -= usize::from(wants.down);
+        self.used.take(&wants);
         self.available -= usize::from(wants.available);
         self.suspects -= usize::from(wants.suspect);
         self.complete &= wants.leaves;
-        self.kept.remove(wants.standing);
         if self.topology.is_some() {
             self.begun.insert(wants.domain.to_owned());
-            let here = self.domains.entry(wants.domain.to_owned()).or_default();
-            here.grants += 1;
-            here.unavailable -= usize::from(wants.down);
-            here.kept.remove(wants.standing);
+            self.domains.entry(wants.domain.to_owned()).or_default().used.take(&wants);
         }
     }
 
@@ -263,18 +278,18 @@ impl<'a> SlotPool<'a> {
     pub fn give_back(&mut self, managed: &ManagedNode<'_>) {
         let Some(grant) = managed.grant.filter(|_| managed.holds_slot()) else { return };
         let (down, available) = state(managed);
-        self.grants -= 1;
-        self.unavailable += usize::from(down);
+        self.used.grants -= 1;
+        self.used.unavailable += usize::from(down);
         self.available += usize::from(available);
         self.suspects += usize::from(available && self.proof.is_suspect(managed.name));
         let standing = self.standing(managed);
-        self.kept.add(standing);
+        self.used.kept.add(standing);
         let Some(topology) = self.topology else { return };
         let here = self.domains.entry(managed.domain(topology).to_owned()).or_default();
-        here.unavailable += usize::from(down);
-        here.kept.add(standing);
+        here.used.unavailable += usize::from(down);
+        here.used.kept.add(standing);
         for domain in domains(grant, managed, topology) {
-            self.domains.entry(domain).or_default().grants -= 1;
+            self.domains.entry(domain).or_default().used.grants -= 1;
         }
     }
 
