@@ -449,6 +449,24 @@ fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
 }
 
 #[test]
+fn a_node_whose_slot_was_freed_before_its_update_waits_for_a_person_while_the_others_go_on() {
+    let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 3);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.detacher = Detacher::Silent);
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 90);
+    let node = release(&mut world);
+    assert_eq!(failed(&world), [node.as_str()]);
+    world.change(|cluster| cluster.detacher = Detacher::Good);
+    world.run_until(&mut operator, 240, |world| on(world, 2) == 2).unwrap();
+    let plan = seconds(&mut world, &mut operator, 60);
+    assert_eq!((plan.node_states[&node].reason.word(), on(&world, 2)), ("FailedBefore", 2));
+    annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
+    world.run_until(&mut operator, 240, World::is_converged).unwrap();
+}
+
+#[test]
 fn nodes_that_leave_do_not_hide_that_a_first_revision_comes_up_nowhere() {
     let rollout = json!({"progressDeadlineSeconds": 60});
     let mut world = World::new(Wish { image: 99, rollout, ..Wish::new(Marks::Token, 1) }, 8);

@@ -6,7 +6,12 @@ use crds::{
 };
 use planner::{
     facts::{ContainerFacts, InPlacePod, ReplicaSetFacts},
-    objects::in_place::{classify::templates, completion::is_complete, writes},
+    objects::in_place::{
+        classify::templates,
+        completion::is_complete,
+        moves::{InPlaceFacts, Move, PodView, ReplicaSetView, moves},
+        writes,
+    },
     reason::RecreateReason,
 };
 use serde_json::{Value, json};
@@ -257,4 +262,16 @@ fn the_condition_of_the_gate_is_all_that_is_written_to_the_status_of_a_pod() {
         assert_eq!(patch["metadata"], json!({ "uid": "pod", "resourceVersion": "12" }));
         assert_eq!(patch["status"].as_object().unwrap().len(), 1);
     }
+}
+
+/// Else its Deployment would go on with the former template, and the former pods would come back.
+#[test]
+fn a_replica_set_whose_template_was_changed_back_after_it_was_claimed_ends_the_update_in_place() {
+    let pod = PodView { claimed: true, imaged: true, wanted: true, gate: Some(true), ready: true, complete: true };
+    let next = |wanted| {
+        let replica_set = Some(ReplicaSetView { token: 7, wanted });
+        moves(&InPlaceFacts { id: 7, paused: true, observed: true, possible: true, replica_set, pods: &[pod], allowed: 1, drained: true })
+    };
+    assert_eq!(next(true), [Move::Finish { in_place: true }]);
+    assert_eq!(next(false), [Move::Finish { in_place: false }]);
 }

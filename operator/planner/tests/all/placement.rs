@@ -3,7 +3,7 @@
 use crate::world;
 
 use crds::{
-    IngressDaemonSet,
+    IngressDaemonSet, IngressDaemonSetSpec,
     holders::{self, Entry, EntryPhase, Holders, VALUE_CHARACTERS},
     names,
 };
@@ -195,6 +195,31 @@ fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_i
     api::add_defaults(&mut defaults);
     defaults["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst".into();
     assert!(!drifted(&defaults));
+}
+
+#[test]
+fn another_placement_is_no_drift_though_the_template_has_an_affinity_of_its_own() {
+    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 60, World::is_converged).unwrap();
+    let mut fresh = Operator::default();
+    fresh.catch_up(&world);
+    let snapshot = fresh.snapshot(&world).unwrap();
+    let mut spec = IngressDaemonSetSpec::clone(&snapshot.resource.spec);
+    let term = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
+    spec.template["spec"]["affinity"] =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}});
+    let mut placed = |placement: &str| {
+        spec.placement = serde_json::from_value(placement.into()).unwrap();
+        resolve(&spec).unwrap()
+    };
+    let (before, after) = (placed("NodeAffinity"), placed("NodeName"));
+    let mut stored = world.cluster.deployments["edge-n0"].clone();
+    stored["spec"]["template"] = render::template(&snapshot.resource, &before, "edge-n0", "n0");
+    let drifted = |stored: &Value| render::Rendered::new(&snapshot, &after).has_drifted("n0", &deployment_facts(stored));
+    assert!(!drifted(&stored), "no silent roll");
+    stored["spec"]["template"]["spec"]["containers"][0]["image"] = "evil:1".into();
+    assert!(drifted(&stored));
 }
 
 fn settings_with(marks: Marks, policy: &'static str) -> planner::spec::ResolvedSpec {
