@@ -98,8 +98,6 @@ impl Sights {
 
     /// Nodes that are lost, or were lately, `passed` seconds after the last look.
     pub(super) fn lost_lately(&self, passed: i64, snapshot: &Snapshot, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, Losses> {
-        // Since when what is down at the first look has been so nobody knows: it is no news, and not dead yet.
-        let first = if self.revision.is_empty() { JUDGED_AFTER + TOGETHER + 1 } else { 0 };
         let down: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_lost()).map(|managed| managed.name).collect();
         // Until their images have changed their Deployments say the former revision.
         let in_place: BTreeSet<_> = managed_nodes.iter().filter(|managed| managed.is_in_place()).map(|managed| managed.name).collect();
@@ -114,7 +112,8 @@ impl Sights {
             if !known.down && (is_down || anew.contains(node)) {
                 let in_use = self.boots.get(node).is_some_and(|boot| boot.in_use);
                 let is_witness = in_use && all.len() < BY_CHANCE && !self.nodes.contains_key(node) && !in_place.contains(node);
-                all.push(Loss { since: if is_down { first } else { 0 }, in_use, is_witness });
+                // Since when what is down at the first look has been so nobody knows: it is not dead yet.
+                all.push(Loss { since: 0, in_use, is_witness });
             }
             let last = all.len().saturating_sub(1);
             let all = all.into_iter().enumerate();
