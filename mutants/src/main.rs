@@ -18,6 +18,7 @@ use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
+use tree::Sources;
 
 /// Tests may take so many times as long as without a fault, and this much more, before they count as endless: other programs use
 /// the machine, too.
@@ -59,7 +60,7 @@ fn root() -> Result<PathBuf> {
 
 /// One run over the list.
 struct Run<'a> {
-    root: &'a Path,
+    sources: Sources,
     list: &'a List,
     tree: PathBuf,
     build: PathBuf,
@@ -72,14 +73,15 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn begin(root: &'a Path, list: &'a List, chosen: &[&'a Fault]) -> Result<Self> {
+    fn begin(root: &Path, list: &'a List, chosen: &[&'a Fault]) -> Result<Self> {
         let folder = root.join("target/mutants");
         let tree = folder.join("tree");
         std::fs::create_dir_all(&tree)?;
         let state = State::read(&folder.join("state.json"));
         let targets = chosen.iter().flat_map(|fault| &fault.tests).map(|scope| list.scopes[scope].target.as_str()).collect();
         let packages = Packages::read(root)?;
-        Ok(Self { root, list, tree, build: folder.join("build"), packages, targets, state, executables: None })
+        let sources = Sources::read(root)?;
+        Ok(Self { sources, list, tree, build: folder.join("build"), packages, targets, state, executables: None })
     }
 
     /// Whether a test finds the fault.
@@ -157,7 +159,7 @@ impl<'a> Run<'a> {
         if self.executables.is_some() && alone.is_none() {
             return Ok(());
         }
-        tree::copy(self.root, &self.tree, &self.list.faults, alone)?;
+        self.sources.copy_to(&self.tree, &self.list.faults, alone)?;
         let targets = alone.map_or_else(|| self.targets.clone(), |fault| self.list.targets(fault));
         self.executables = Some(Executables::build(&self.tree, &self.build, &self.list.packages(), &targets)?);
         Ok(())
