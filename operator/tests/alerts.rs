@@ -81,3 +81,17 @@ fn every_alert_has_an_expression_over_a_metric_and_every_label_value_in_it_is_on
         }
     }
 }
+
+#[test]
+fn an_alert_leads_to_the_section_of_its_name_where_there_is_one() {
+    let (rules, guide) = (text("deploy/optional/alerts.rules.yaml"), text("docs/operations.md"));
+    let sections: BTreeSet<_> = guide.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+    let mut own = 0;
+    for rule in rules.split("- alert: ").skip(1) {
+        let name = rule.lines().next().unwrap().trim();
+        let section = format!("runbook_url: docs/operations.md#{}", name.to_lowercase());
+        assert_eq!(sections.contains(name), rule.contains(&section), "{name}");
+        own += usize::from(sections.contains(name));
+    }
+    assert!(own >= 8, "{own}");
+}
