@@ -570,8 +570,8 @@ impl Engine {
             Ended::Patch { node, outcome, transitions } => {
                 self.under_way.remove(&node);
                 match outcome {
-                    // The look that follows forgets failures, if there is nothing more to be written.
                     PatchOutcome::Done(now) => {
+                        self.failures.remove(&node);
                         self.tell(&now, transitions);
                         self.observer.learn(*now);
                         self.urgent.insert(node);

@@ -325,6 +325,22 @@ async fn a_node_that_changes_while_a_patch_of_it_is_under_way_waits_for_the_answ
 }
 
 #[tokio::test]
+async fn failures_count_in_a_row_and_a_patch_that_goes_through_ends_the_row() {
+    let server = Arc::new(Mutex::new(Server::default()));
+    let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
+    server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
+    settle(&mut engine).await;
+    server.lock().unwrap().refuses = None;
+    engine.failures.get_mut("n1").unwrap().until = Instant::now();
+    engine.urgent.insert("n1".into());
+    let mut work = Work::new();
+    engine.look(&work);
+    let patched = work.next().await.unwrap();
+    engine.ended(patched);
+    assert!(engine.failures.is_empty());
+}
+
+#[tokio::test]
 async fn a_node_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_seen_of_it() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
