@@ -8,7 +8,7 @@ use crds::{
     names,
 };
 use planner::{
-    Reason,
+    Reason, Snapshot,
     facts::{NodeFacts, OtherResource, PodFacts},
     node::breaker,
     objects::render,
@@ -150,14 +150,20 @@ fn a_deployment_without_the_label_of_the_original_gets_it_and_its_pods_stay() {
     assert_eq!((&world.cluster.deployments["edge-n1"]["spec"], pods(&world)), (&before, running));
 }
 
-#[test]
-fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods_without_them_are_no_drift() {
+/// One node at rest, as a process sees it that wrote none of it.
+fn seen_anew() -> (World, Snapshot) {
     let mut world = World::new(Wish::new(Marks::Token, 1), 1);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 60, World::is_converged).unwrap();
     let mut fresh = Operator::default();
     fresh.catch_up(&world);
-    let mut snapshot = fresh.snapshot(&world).unwrap();
+    let snapshot = fresh.snapshot(&world).unwrap();
+    (world, snapshot)
+}
+
+#[test]
+fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods_without_them_are_no_drift() {
+    let (world, mut snapshot) = seen_anew();
     snapshot.gates.conditions = vec!["example.com/a".into(), "example.com/b".into()];
     let targets = planner::objects::revisions::Targets::of(&snapshot).unwrap();
     let mut settings = targets.effective.clone();
@@ -174,13 +180,7 @@ fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods
 
 #[test]
 fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_is_none() {
-    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
-    let mut operator = Operator::default();
-    world.run_until(&mut operator, 60, World::is_converged).unwrap();
-    // A process that wrote none of it.
-    let mut fresh = Operator::default();
-    fresh.catch_up(&world);
-    let snapshot = fresh.snapshot(&world).unwrap();
+    let (world, snapshot) = seen_anew();
     let settings = resolve(&snapshot.resource.spec).unwrap();
     let stored = world.cluster.deployments["edge-n0"].clone();
     let drifted = |deployment: &Value| render::Rendered::new(&snapshot, &settings).has_drifted("n0", &deployment_facts(deployment));
@@ -199,14 +199,10 @@ fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_i
 
 #[test]
 fn another_placement_is_no_drift_though_the_template_has_an_affinity_of_its_own() {
-    let mut world = World::new(Wish::new(Marks::Token, 1), 1);
-    let mut operator = Operator::default();
-    world.run_until(&mut operator, 60, World::is_converged).unwrap();
-    let mut fresh = Operator::default();
-    fresh.catch_up(&world);
-    let snapshot = fresh.snapshot(&world).unwrap();
+    let (world, snapshot) = seen_anew();
     let mut spec = IngressDaemonSetSpec::clone(&snapshot.resource.spec);
-    let term = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
+    // The pin comes beside what the term asks of the node's name.
+    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0", "n1"]}]});
     spec.template["spec"]["affinity"] =
         json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}});
     let mut placed = |placement: &str| {
