@@ -7,7 +7,7 @@ use nix::{
     unistd::Pid,
 };
 use std::{
-    net::SocketAddr,
+    net::{Ipv6Addr, SocketAddr, TcpListener},
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
@@ -36,13 +36,21 @@ pub struct Agent {
 
 /// A port that is free now.
 pub fn free_port() -> u16 {
+    taken_port().1
+}
+
+/// A port that was free, and who took it.
+///
+/// A test that needs the port taken keeps this listener, and does not take a [`free_port`] again: until a child that another test is
+/// starting has its program, it shares every socket, so a port can stay taken for a moment after its listener is gone.
+pub fn taken_port() -> (TcpListener, u16) {
     // Not from the ephemeral range, out of which clients of other tests could take it.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let offset = (std::process::id() + NEXT.fetch_add(1, Relaxed)) % 9000;
         let port = 20_000 + u16::try_from(offset).expect("below 9000");
-        if std::net::TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).is_ok() {
-            return port;
+        if let Ok(listener) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
+            return (listener, port);
         }
     }
 }

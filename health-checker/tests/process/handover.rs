@@ -1,7 +1,7 @@
 //! The port goes from process to process.
 
 use crate::{
-    agent::{Agent, DEADLINE, ask, free_port, verdict},
+    agent::{Agent, DEADLINE, ask, free_port, taken_port, verdict},
     api::{Api, UID8},
     load::Load,
 };
@@ -9,7 +9,6 @@ use health_checker::peer_proof::{Exchange, PeerKey, Side};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
-    net::{Ipv4Addr, TcpListener},
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -119,8 +118,7 @@ async fn the_port_of_another_resource_is_a_conflict_with_an_exit_code_of_its_own
 
 #[tokio::test]
 async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is_taken() {
-    let (api, port) = (Api::start().await, free_port());
-    let stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("binds");
+    let (api, (stranger, port)) = (Api::start().await, taken_port());
     let (code, words) = Agent::start(&api, port, &[]).ended().await;
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
     assert!(words.contains(&format!("`ss -ltnp sport = :{port}`")), "{words}");

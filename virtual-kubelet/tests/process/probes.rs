@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
 use serde_json::{Value, json};
 
 use crate::place::{Agent, Place, container, eventually, pod};
@@ -138,11 +140,14 @@ fn a_ready_container_stays_ready_under_the_next_agent_until_its_probe_says_other
 fn a_port_that_opens_makes_ready() {
     let place = Place::new();
     let agent = place.agent();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Bound, so that nobody else gets the port; it answers once it listens.
+    let door = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(door.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let port = getsockname::<SockaddrIn>(door.as_raw_fd()).unwrap().port();
     let probe = json!({ "tcpSocket": { "port": "named" }, "periodSeconds": 1 });
     let id = probed(&place, &agent, &json!({ "readinessProbe": probe, "ports": [{ "name": "named", "containerPort": port }] }));
     agent.runs(&id);
-    let _listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    listen(&door, Backlog::new(1).unwrap()).unwrap();
     agent.until(&id, "ready", |status| container(status, "c").ready);
 }
 
