@@ -7,6 +7,7 @@ use crate::{
     state::{Column, Resource, Site, State},
 };
 use crds::{holders::EntryPhase, ingress_daemon_set::OnDetachTimeout, token::Phase};
+use foldhash::fast::FixedState;
 use std::collections::{HashMap, HashSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,9 @@ pub enum Move {
 
 /// A successor, and what the move broke.
 pub type Next<const N: usize, const K: usize> = (Move, State<N, K>, Option<Violation>);
+
+/// By which state each was first reached, both by their fingerprints.
+type Parents = HashMap<u64, u64, FixedState>;
 
 /// Where a search begins, and what a new process is shown first.
 pub struct Search<const N: usize, const K: usize> {
@@ -66,18 +70,19 @@ pub struct Found {
 impl<const N: usize, const K: usize> Search<N, K> {
     pub fn run(&self) -> Outcome {
         let root = self.start.fingerprint();
-        let mut parents = HashMap::from([(root, root)]);
-        let mut calm = Calm { rules: self.rules, converging: HashSet::new() };
+        let mut parents = Parents::from_iter([(root, root)]);
+        let mut calm = Calm { rules: self.rules, converging: HashSet::default() };
         let (mut level, mut next, mut successors) = (vec![self.start], Vec::new(), Vec::new());
         let mut outcome = Outcome { states: 1, moves: 0, depth: 0, exhaustive: true, found: None };
         while !level.is_empty() {
             for state in level.drain(..) {
-                let from = state.fingerprint();
+                let hashes = state.hashes(None);
+                let from = hashes.fingerprint(&state);
                 successors.clear();
                 self.successors(&state, &mut successors);
                 outcome.moves += successors.len();
                 for (step, after, broken) in &successors {
-                    let to = after.fingerprint();
+                    let to = after.hashes(Some((&state, &hashes))).fingerprint(after);
                     let broken = broken.map(str::to_owned).or_else(|| over_budget(&self.rules, after));
                     let new = !parents.contains_key(&to);
                     let stuck = || (self.liveness && new && outcome.states < self.cap).then(|| calm.stuck(after)).flatten();
@@ -105,7 +110,7 @@ impl<const N: usize, const K: usize> Search<N, K> {
     }
 
     /// The moves from the start to a state, done once more.
-    fn trace(&self, parents: &HashMap<u64, u64>, to: u64) -> Vec<String> {
+    fn trace(&self, parents: &Parents, to: u64) -> Vec<String> {
         let root = self.start.fingerprint();
         let mut path = vec![to];
         while path.last() != Some(&root) {
@@ -290,7 +295,7 @@ fn allowance<const N: usize, const K: usize>(state: &State<N, K>) -> u8 {
 struct Calm {
     rules: Rules,
     /// States, without what operators believe, from which everything came to rest.
-    converging: HashSet<u64>,
+    converging: HashSet<u64, FixedState>,
 }
 
 impl Calm {

@@ -265,22 +265,57 @@ fn hash_of(value: &impl Hash) -> u64 {
     foldhash::quality::FixedState::with_seed(20_261_121).hash_one(value)
 }
 
-impl<const N: usize, const K: usize> State<N, K> {
-    /// The same number for states that differ only in the names of nodes and operators.
-    pub fn fingerprint(&self) -> u64 {
+/// Hashes of the parts of a state. A move changes few of them.
+#[derive(Clone, Copy)]
+pub struct Hashes<const N: usize, const K: usize> {
+    truths: [u64; N],
+    seen: [[u64; K]; N],
+    resource: u64,
+    resources: [u64; K],
+    left: u64,
+}
+
+impl<const N: usize, const K: usize> Hashes<N, K> {
+    /// The same number for states that differ only in the names of nodes and operators. These are the hashes of the state.
+    pub fn fingerprint(&self, state: &State<N, K>) -> u64 {
         match K {
-            1 => self.in_order([0; K]),
-            _ => self.in_order(std::array::from_fn(|k| k)).min(self.in_order(std::array::from_fn(|k| K - 1 - k))),
+            1 => self.in_order(state, [0; K]),
+            _ => self.in_order(state, std::array::from_fn(|k| k)).min(self.in_order(state, std::array::from_fn(|k| K - 1 - k))),
         }
     }
 
-    fn in_order(&self, operators: [usize; K]) -> u64 {
-        let mut columns: [u64; N] = std::array::from_fn(|i| {
-            let column = &self.columns[i];
-            hash_of(&(&column.truth, operators.map(|k| column.seen[k])))
-        });
+    fn in_order(&self, state: &State<N, K>, operators: [usize; K]) -> u64 {
+        let mut columns: [u64; N] = std::array::from_fn(|i| hash_of(&(self.truths[i], operators.map(|k| self.seen[i][k]))));
         columns.sort_unstable();
-        hash_of(&(columns, &self.truth, operators.map(|k| (self.seen[k], self.memory[k])), &self.left, self.largest, self.allowance))
+        let operators = operators.map(|k| (self.resources[k], state.memory[k]));
+        hash_of(&(columns, self.resource, operators, self.left, state.largest, state.allowance))
+    }
+}
+
+impl<const N: usize, const K: usize> State<N, K> {
+    /// See [`Hashes::fingerprint`].
+    pub fn fingerprint(&self) -> u64 {
+        self.hashes(None).fingerprint(self)
+    }
+
+    /// Beside a state of which they are known, only what differs is hashed: most of a search's time would go there.
+    pub fn hashes(&self, known: Option<(&Self, &Hashes<N, K>)>) -> Hashes<N, K> {
+        fn part<T: Hash + PartialEq>(now: &T, known: Option<(&T, u64)>) -> u64 {
+            known.filter(|(before, _)| *before == now).map_or_else(|| hash_of(now), |(_, hash)| hash)
+        }
+        Hashes {
+            truths: std::array::from_fn(|i| {
+                part(&self.columns[i].truth, known.map(|(before, hashes)| (&before.columns[i].truth, hashes.truths[i])))
+            }),
+            seen: std::array::from_fn(|i| {
+                std::array::from_fn(|k| {
+                    part(&self.columns[i].seen[k], known.map(|(before, hashes)| (&before.columns[i].seen[k], hashes.seen[i][k])))
+                })
+            }),
+            resource: part(&self.truth, known.map(|(before, hashes)| (&before.truth, hashes.resource))),
+            resources: std::array::from_fn(|k| part(&self.seen[k], known.map(|(before, hashes)| (&before.seen[k], hashes.resources[k])))),
+            left: part(&self.left, known.map(|(before, hashes)| (&before.left, hashes.left))),
+        }
     }
 
     /// The Deployment's generation rises: who saw the last one did not see this one.
