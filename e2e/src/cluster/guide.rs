@@ -26,12 +26,7 @@ pub struct Guide {
 }
 
 impl Guide {
-    /// The section of `docs/rollouts.md` below this heading, on a bed with these nodes.
-    pub fn of(bed: &Bed, heading: &str, nodes: &[&str]) -> Result<Self> {
-        Self::in_file(bed, "docs/rollouts.md", Some(heading), nodes)
-    }
-
-    /// The section of a file below this heading, or what comes before the first one.
+    /// The section of a file below this heading, or what comes before the first one, on a bed with these nodes.
     pub fn in_file(bed: &Bed, file: &str, heading: Option<&str>, nodes: &[&str]) -> Result<Self> {
         let path = images::repository().join(file);
         let all = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

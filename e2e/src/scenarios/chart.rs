@@ -217,7 +217,7 @@ pub const WAITS: Scenario = Scenario {
 async fn waits(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     bed.apply(&[workload::config_map("default")]).await?;
-    let guide = Guide::of(bed, "Wait for the end of a rollout", &NODES)?;
+    let guide = Guide::in_file(bed, "docs/rollouts.md", Some("Wait for the end of a rollout"), &NODES)?;
     let [helm, kubectl, plugin] = <[String; 3]>::try_from(guide.commands()).ok().context("three commands are known")?;
     let does_not_wait = helm.replace(" --wait", "");
     rolls_out(bed, &guide, "1", &[&helm]).await?;

@@ -1,4 +1,4 @@
-//! The first example of README, as it stands, and those of the guide to rollouts.
+//! The first example of README, as it stands, and those of the guides to rollouts and to migration.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub const EDITED: Scenario = Scenario {
     body: |bed| Box::pin(edited(bed)),
 };
 
-/// Each example of the guide, where no node has its label.
+/// Each example of the guides, where no node has its label.
 pub const OF_THE_GUIDE: Scenario = Scenario {
     name: "the_api_server_and_the_operator_take_every_example_of_the_guide_as_it_stands",
     options: || Options::default().with_infra(),
@@ -46,7 +46,10 @@ pub const OF_THE_GUIDE: Scenario = Scenario {
 
 async fn of_the_guide(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
-    let examples = Guide::in_file(bed, "docs/rollouts.md", None, &[])?.objects()?;
+    let mut examples = Vec::new();
+    for page in ["docs/rollouts.md", "docs/migration.md"] {
+        examples.extend(Guide::in_file(bed, page, None, &[])?.objects()?);
+    }
     for example in &examples {
         let resource: IngressDaemonSet = serde_json::from_value(example.clone()).context("an example of another kind")?;
         let (name, namespace) = (resource.name_any(), resource.namespace().unwrap_or_else(|| "default".to_owned()));

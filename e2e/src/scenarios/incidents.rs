@@ -1,4 +1,4 @@
-//! Incidents of other projects, set up as they happened there: the table in `docs/rollouts.md` names a scenario for each.
+//! Incidents of other projects, set up as they happened there: the table in `docs/failures.md` names a scenario for each.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `docs/rollouts.md` on moving to the product: its commands, as they are written there, on a cluster that serves.
+//! `docs/migration.md` on moving to the product: its commands, as they are written there, on a cluster that serves.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -22,6 +22,7 @@ use crate::{
     scenario::Scenario,
 };
 
+const GUIDE: &str = "docs/migration.md";
 const NODES: [&str; 2] = ["n1", "n2"];
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -34,7 +35,7 @@ pub const FROM_A_DAEMON_SET: Scenario = Scenario {
 };
 
 async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
-    let guide = Guide::of(bed, "Migrate from a DaemonSet", &NODES)?;
+    let guide = Guide::in_file(bed, GUIDE, Some("Migrate from a DaemonSet"), &NODES)?;
     bed.apply(&[workload::config_map("default"), daemon_set()]).await?;
     bed.haproxy.serves(MINUTE, &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
@@ -152,8 +153,8 @@ const NEW_PORT: u16 = 10081;
 const SYSTEM: &str = "ingress-daemonset-controller-system";
 
 async fn from_the_original(bed: &mut Bed) -> Result<()> {
-    let guide = Guide::of(bed, "Migrate from ingress-daemonset-controller", &NODES)?;
-    let steps = Guide::of(bed, "Migrate from a DaemonSet", &NODES)?;
+    let guide = Guide::in_file(bed, GUIDE, Some("Migrate from ingress-daemonset-controller"), &NODES)?;
+    let steps = Guide::in_file(bed, GUIDE, Some("Migrate from a DaemonSet"), &NODES)?;
     let as_is = |command: String| command;
     bed.apply_path("crds/manifests").await?;
     as_of_the_original(bed).await?;

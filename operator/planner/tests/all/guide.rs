@@ -1,5 +1,5 @@
-//! `docs/rollouts.md`, `docs/architecture.md` and README say what is so: examples are valid and complete, words are the operator's, figures come
-//! out, files and functions exist.
+//! The guide to rollouts, `docs/architecture.md` and README say what is so: examples are valid and complete, words are the operator's,
+//! figures come out, files and functions exist.
 
 use crds::{Duration, IngressDaemonSet, manifest, names};
 use planner::spec::{
@@ -15,8 +15,11 @@ fn file(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// The pages of the guide: how to configure rollouts, what fails, and how pods that serve already move to the product.
+const GUIDE: [&str; 3] = ["docs/rollouts.md", "docs/failures.md", "docs/migration.md"];
+
 fn guide() -> String {
-    file("docs/rollouts.md")
+    GUIDE.map(file).concat()
 }
 
 /// The blocks of YAML, with the line on which each begins.
@@ -31,17 +34,23 @@ fn examples(text: &str) -> Vec<(usize, Value)> {
     found
 }
 
+/// The examples of the guide, with the page and the line on which each begins.
+fn guided() -> Vec<(String, Value)> {
+    let of = |page: &'static str| examples(&file(page)).into_iter().map(move |(line, example)| (format!("{page}:{line}"), example));
+    GUIDE.into_iter().flat_map(of).collect()
+}
+
 /// Two programs that do not share a port would meet on it: the new one fails to bind while the old one still ends.
 #[test]
 fn an_example_with_one_pod_on_the_network_of_its_node_declares_the_port() {
     let mut seen = 0;
-    for (line, example) in examples(&guide()) {
+    for (place, example) in guided() {
         let (spec, pod) = (&example["spec"], &example["spec"]["template"]["spec"]);
         if example["kind"] != "IngressDaemonSet" || pod["hostNetwork"] != true || spec["podsPerNode"].as_u64().unwrap_or(1) != 1 {
             continue;
         }
         seen += 1;
-        assert!(pod["containers"][0]["ports"][0]["containerPort"].is_u64(), "the example of line {line} declares no port");
+        assert!(pod["containers"][0]["ports"][0]["containerPort"].is_u64(), "the example at {place} declares no port");
     }
     assert!(seen > 5, "{seen} examples");
 }
@@ -100,17 +109,18 @@ fn declared(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_takes_without_a_remark() {
     let (first, schema) = (examples(&file("README.md")), schema());
     assert_eq!(first.len(), 1, "README shows one resource");
-    let guided = examples(&guide());
+    let first = first.into_iter().map(|(line, example)| (format!("README.md:{line}"), example));
+    let guided = guided();
     assert!(guided.len() >= 12, "{} examples", guided.len());
-    for (line, example) in first.into_iter().chain(guided) {
-        assert_eq!(example["apiVersion"], format!("{}/{}", names::GROUP, names::VERSION), "line {line}");
-        assert_eq!(example["kind"], "IngressDaemonSet", "line {line}");
+    for (place, example) in first.chain(guided) {
+        assert_eq!(example["apiVersion"], format!("{}/{}", names::GROUP, names::VERSION), "{place}");
+        assert_eq!(example["kind"], "IngressDaemonSet", "{place}");
         let parts: Vec<&String> = example.as_object().unwrap().keys().collect();
-        assert_eq!(parts, ["apiVersion", "kind", "metadata", "spec"], "line {line}");
-        assert_eq!(unknown(&example["spec"], &schema, ""), Vec::<String>::new(), "line {line}");
-        let resource: IngressDaemonSet = serde_json::from_value(example).unwrap_or_else(|error| panic!("line {line}: {error}"));
-        let settings = resolve(&resource.spec).unwrap_or_else(|problems| panic!("line {line}: {problems:?}"));
-        assert_eq!(settings.warnings, [], "line {line}");
+        assert_eq!(parts, ["apiVersion", "kind", "metadata", "spec"], "{place}");
+        assert_eq!(unknown(&example["spec"], &schema, ""), Vec::<String>::new(), "{place}");
+        let resource: IngressDaemonSet = serde_json::from_value(example).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let settings = resolve(&resource.spec).unwrap_or_else(|problems| panic!("{place}: {problems:?}"));
+        assert_eq!(settings.warnings, [], "{place}");
     }
 }
 
@@ -134,7 +144,7 @@ fn the_tutorials_edit_for_a_network_load_balancer_of_aws_has_its_figures() {
 #[test]
 fn every_field_is_in_an_example() {
     let mut shown = BTreeSet::new();
-    for (_, example) in &examples(&guide()) {
+    for (_, example) in &guided() {
         fields(&example["spec"], "", &mut shown);
     }
     let spec = schema();
@@ -172,7 +182,7 @@ fn quoted(text: &str) -> Vec<&str> {
 fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
     let reason = file("operator/planner/src/reason/mod.rs");
     let mut words = 0;
-    for (path, head) in [("docs/rollouts.md", "reason"), ("docs/operations.md", "reason of a node")] {
+    for (path, head) in [("docs/failures.md", "reason"), ("docs/operations.md", "reason of a node")] {
         for word in column(&file(path), head).iter().flat_map(|cell| quoted(cell)) {
             assert!(reason.contains(&format!("\"{word}\"")), "{path}: no node has the reason `{word}`");
             words += 1;
