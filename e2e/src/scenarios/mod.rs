@@ -240,7 +240,7 @@ pub fn compares_times(name: &str) -> bool {
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
 /// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
-    Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_THROUGH_A_ROLLOUT] },
+    Group { name: "machine", scenarios: &[proof::MACHINE_DIES] },
     Group {
         name: "api",
         scenarios: &[
@@ -276,7 +276,6 @@ pub const GROUPS: &[Group] = &[
     Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "etcd", scenarios: &[outages::ETCD] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
-    Group { name: "quota", scenarios: &[quotas::CRITICAL_PODS] },
 ];
 
 #[cfg(test)]
