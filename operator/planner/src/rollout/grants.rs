@@ -247,8 +247,7 @@ fn grant(
         marks,
         domain: settings.topology.as_ref().map(|topology| managed.domain(topology).to_owned()),
         granted_at: snapshot.now,
-        // Not where it is out because of the revision that is to prove itself.
-        out_before: kind == GrantReason::Update && wants.is_out() && !managed.is_at(&settings.revision),
+        out_before: kind == GrantReason::Update && wants.is_out(),
         ..Grant::default()
     }
 }
