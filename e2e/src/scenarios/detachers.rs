@@ -187,7 +187,7 @@ impl Row {
 
     async fn gives_up(&self, bed: &Bed) -> Result<()> {
         let given_up = |status: &IngressDaemonSetStatus| {
-            let blocked = status.node_states.iter().any(|state| state.phase == NodePhase::Blocked && state.reason == "DetachTimeout");
+            let blocked = status.node_states.iter().any(|state| state.phase == NodePhase::Blocked && state.reason == "DetachAborted");
             blocked && status.nodes.detached == 0 && status.nodes.available == 1 && status.nodes.updated == 0
         };
         product::status_of_says(bed, self.name, "it gives up", product::SAID, given_up).await?;

@@ -118,7 +118,7 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
     bed.say("halted");
     product::change(bed, json!({ "updateStrategy": strategy("Abort") })).await?;
     let aborted = product::status_says(bed, "the node is attached again and given up", product::SAID, |status| {
-        let given_up = status.node_states.iter().any(|state| state.phase == NodePhase::Blocked && state.reason == "DetachTimeout");
+        let given_up = status.node_states.iter().any(|state| state.phase == NodePhase::Blocked && state.reason == "DetachAborted");
         given_up && status.nodes.detached == 0 && status.nodes.available == 4
     })
     .await?;

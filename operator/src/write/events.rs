@@ -128,7 +128,7 @@ where
 /// What people are warned of about a node, as the reason of an event: a node with trouble has not failed yet.
 fn warning_of(reason: &Reason) -> Option<&'static str> {
     match reason {
-        Reason::DetachTimeout | Reason::GivenUp | Reason::Failed { .. } => Some("NodeFailed"),
+        Reason::DetachTimeout | Reason::DetachAborted | Reason::Failed { .. } => Some("NodeFailed"),
         Reason::PodsNotReady { trouble: Some(_), .. } | Reason::UpdatingInPlace { trouble: Some(_), .. } => Some(reason.word()),
         _ => None,
     }

@@ -290,7 +290,7 @@ impl<'a> Pass<'a> {
         }
         let given_up = matches!(next, Step::Release { .. }) && is_kept(managed, grant, self.snapshot.now);
         if given_up {
-            return self.set(managed.name, NodePhase::Blocked, Reason::GivenUp);
+            return self.set(managed.name, NodePhase::Blocked, Reason::DetachAborted);
         }
         if let Some(reason) = self.unheard(managed, grant, next) {
             return self.set(managed.name, NodePhase::Blocked, reason);

@@ -60,7 +60,7 @@ impl Reason {
             | Self::HoldersFull
             | Self::DetachAnnotationConflict(_) => Class::STALLS.at(4),
             Self::StillHealthy { .. } | Self::StillUnhealthy { .. } => Class::NONE.at(4).needs_somebody(),
-            Self::HealthPortSilent { leaves: false, .. } | Self::PrePulling(Some(_)) | Self::GivenUp => {
+            Self::HealthPortSilent { leaves: false, .. } | Self::PrePulling(Some(_)) | Self::DetachAborted => {
                 Class::TROUBLE.at(4).needs_somebody()
             }
             Self::NotInPlace(_) => Class { of_rollout: false, ..Class::HOLDS_ALL }.at(4).needs_somebody(),

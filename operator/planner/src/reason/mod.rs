@@ -254,7 +254,7 @@ pub enum Reason {
         leaves: bool,
     },
     /// The way back after a detach timeout; the node keeps its slot until something else is wanted.
-    GivenUp,
+    DetachAborted,
     /// An object is being written; its watch has not shown it yet.
     Writing,
 }
@@ -298,7 +298,8 @@ impl Reason {
             Self::GracePeriod { .. } => "GracePeriod",
             Self::WaitingForDetacher { .. } => "WaitingForDetacher",
             Self::BadTimestamp(_) => "BadTimestamp",
-            Self::DetachTimeout | Self::GivenUp => "DetachTimeout",
+            Self::DetachTimeout => "DetachTimeout",
+            Self::DetachAborted => "DetachAborted",
             Self::PodsNotReady { trouble: Some((reason, _)), .. }
             | Self::PrePulling(Some((reason, _)))
             | Self::UpdatingInPlace { trouble: Some((reason, _)), .. }
@@ -423,8 +424,8 @@ impl Reason {
             Self::AskingHealthPort | Self::StillHealthy { .. } | Self::StillUnhealthy { .. } | Self::HealthPortSilent { .. } => {
                 self.message_of_health_port()
             }
-            Self::GivenUp => {
-                "the detacher did not answer in time, so the operator attached the node again with its old pods: change the template or the detach settings to retry".into()
+            Self::DetachAborted => {
+                "the detacher did not answer in time, so the operator attached the node again with its old pods: repair the detacher and run `kubectl ids retry` with the node's name, or change the template or onDetachTimeout".into()
             }
             Self::Writing => "waiting for the watch to show the last write".into(),
         }

@@ -155,7 +155,7 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
             world.change(|cluster| cluster.detacher = Detacher::Silent);
             edit(&mut world, |wish| wish.image = 2);
             let plan = seconds(&mut world, &mut operator, 60);
-            let (node, _) = plan.node_states.iter().find(|(_, state)| state.reason == Reason::GivenUp).unwrap();
+            let (node, _) = plan.node_states.iter().find(|(_, state)| state.reason == Reason::DetachAborted).unwrap();
             if !valid {
                 invalidate(&mut world);
             }
