@@ -305,7 +305,8 @@ mod tests {
     #[test]
     fn of_a_suspect_the_sentence_of_the_operator_and_the_counts_of_the_ledger_are_said() {
         let mut resource = resource();
-        let said = "suspect since 2026-01-01T00:00:00Z: it fell 2 times, the last time a container restarted; the node keeps its slot";
+        let said =
+            "suspect since 2026-01-01T00:00:00Z: it fell 2 times, the last time a container restarted; the node counts as good later";
         resource.status = serde_json::from_value(json!({
             "nodeStates": [{ "name": "n1", "phase": "Suspect", "since": "2026-01-01T00:00:09Z", "reason": "Suspect", "message": said }],
             "rollout": { "suspects": { "n1": {

@@ -38,11 +38,7 @@ impl Reason {
                     0 => "if nobody deleted or drained its pods, look at their logs",
                     _ => "look at the logs of its pods and of their previous containers, correct the template, or roll back",
                 };
-                format!(
-                    "suspect since {}: {}; the node keeps its slot and counts as good {until}: {todo}",
-                    clock(*since),
-                    fell(*falls, *outages, last)
-                )
+                format!("suspect since {}: {}; the node counts as good {until}: {todo}", clock(*since), fell(*falls, *outages, last))
             }
             Self::WithoutPods => {
                 "podsPerNode is 0: the node keeps its template and gets the newest one in its turn once it has pods".into()
