@@ -433,7 +433,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_flaps: Option<u32>,
-    /// When the rollout halts, return to the last revision that all nodes ran, within the same budget. spec.template stays unchanged; the operator does not try it again until it changes, or until you run `kubectl ids retry --all`.
+    /// When the rollout halts because pods failed or machines were lost, return to the last revision that all nodes ran, within the same budget. A first revision stays, and a silent detacher alone turns nothing back. spec.template stays unchanged; the operator does not try it again until it changes, or until you run `kubectl ids retry --all`.
     #[serde(default)]
     pub auto_rollback: bool,
 }

@@ -134,7 +134,7 @@ pub enum NodePhase {
     Suspect,
     /// The node is no longer chosen; its pods are removed.
     Removing,
-    /// The Node is about to be deleted or drained; its pods leave first.
+    /// The Node is being deleted, or has a taint that says so, such as an autoscaler's; it is detached, then its pods leave.
     Draining,
     /// The node served before and does not serve now, without an update.
     Unavailable,
