@@ -83,7 +83,8 @@ impl Agent {
             .arg(format!("--termination-log={}", directory.join("termination-log").display()))
             .args(more)
             .env("BIND_ADDRESS", "127.0.0.1")
-            .env("PORT_PATIENCE", "1")
+            // A child that another test is starting may hold a free port for a moment.
+            .env("PORT_PATIENCE", "20")
             .env("HAND_OVER_KEY", directory.join("key"))
             .env("KUBECONFIG", directory.join("kubeconfig"))
             .stdin(Stdio::null())
