@@ -62,7 +62,7 @@ pub enum Command {
     Skip(SkipOptions),
     /// Retry a node on which the revision failed. With --all, accept all failures, and retry a revision that was rolled back.
     Retry(RetryOptions),
-    /// Abandon the current operation on a node and free its slot.
+    /// Abandon the current operation on a node and end its grant.
     Release(ReleaseOptions),
     /// Watch the cluster and check whether the operator keeps its promises. Exits with 1 after a violation.
     Audit(AuditOptions),

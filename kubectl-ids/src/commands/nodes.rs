@@ -112,7 +112,7 @@ fn now() -> String {
     Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Frees a stuck slot after a person has confirmed the order.
+/// Ends a stuck grant after a person has confirmed the order.
 pub async fn release(cluster: &Cluster, options: &ReleaseOptions) -> Result<()> {
     let node = &options.on.node;
     let resource = cluster.find(options.on.name.as_deref()).await?;
@@ -124,7 +124,7 @@ pub async fn release(cluster: &Cluster, options: &ReleaseOptions) -> Result<()> 
     }
     let since = span(Utc::now().timestamp().saturating_sub(grant.granted_at));
     let risk = format!(
-        "this abandons {:?} (id {}, granted {since} ago) of node {node}, attaches the node whatever runs on it, and frees its slot for another node",
+        "this abandons {:?} (id {}, granted {since} ago) of node {node}, attaches the node whatever runs on it, and ends its grant. If the node does not serve, it uses a slot as an unavailable node",
         grant.kind, grant.id
     );
     if !options.yes && !confirmed(&risk)? {

@@ -364,9 +364,8 @@ impl Reason {
                 crds::names::RETRY_ANNOTATION
             ),
             Self::Failed { with, out_before: true, now } => format!(
-                "does not come up ({with}): {}. The node was out of service before its update, so this does not count as a failure. The node keeps its slot: repair the node, or free its slot with the Node's annotation {}",
-                now.message(),
-                crds::names::RELEASE_ANNOTATION
+                "does not come up ({with}): {}. The node was out of service before its update, so this does not count as a failure. It uses a slot until it serves: repair the node",
+                now.message()
             ),
             Self::Failed { with, out_before: false, now } => format!(
                 "failed ({with}) and left unchanged: {}; correct the template, or retry with the Node's annotation {}",
