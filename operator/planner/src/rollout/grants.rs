@@ -247,7 +247,8 @@ fn grant(
         marks,
         domain: settings.topology.as_ref().map(|topology| managed.domain(topology).to_owned()),
         granted_at: snapshot.now,
-        out_before: kind == GrantReason::Update && wants.is_out(),
+        // Not where it is out because of the revision that is to prove itself.
+        out_before: kind == GrantReason::Update && wants.is_out() && !managed.is_at(&settings.revision),
         ..Grant::default()
     }
 }
