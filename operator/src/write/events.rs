@@ -85,12 +85,8 @@ impl Announcer {
             now.into_iter().filter(|(key, (reason, _))| before.get(key).is_none_or(|(earlier, _)| earlier != reason)).collect()
         };
         for (key, (reason, message)) in news {
-            let reason = match (key.starts_with("node/"), reason.as_str()) {
-                (false, "DetachTimeout" | "MaxFailedNodes") => "RolloutHalted".to_owned(),
-                (false, "RevisionFailed") => "RolledBack".to_owned(),
-                _ => reason,
-            };
-            self.warning(snapshot, &reason, "Decide", message).await;
+            let reason = if key.starts_with("node/") { &reason } else { warning_of_condition(&reason) };
+            self.warning(snapshot, reason, "Decide", message).await;
         }
     }
 
@@ -134,6 +130,15 @@ fn warning_of(reason: &Reason) -> Option<&'static str> {
     }
 }
 
+/// The reason of the event that tells of a condition with this reason.
+fn warning_of_condition(reason: &str) -> &str {
+    match reason {
+        "DetachTimeout" | "DetachAborted" | "MaxFailedNodes" => "RolloutHalted",
+        "RevisionFailed" => "RolledBack",
+        _ => reason,
+    }
+}
+
 /// Whether a condition asks for somebody. What some of them say, events of nodes or other conditions say, too.
 fn is_problem(type_: &str, status: &str, reason: &str) -> bool {
     match type_ {
@@ -170,6 +175,15 @@ mod tests {
         ] {
             assert!(is_problem(type_, status, reason), "{type_}={status} {reason}");
         }
+    }
+
+    #[test]
+    fn whatever_halts_a_rollout_is_told_as_a_halt() {
+        for reason in [Reason::DetachTimeout.word(), Reason::DetachAborted.word(), "MaxFailedNodes"] {
+            assert_eq!(warning_of_condition(reason), "RolloutHalted", "{reason}");
+        }
+        assert_eq!(warning_of_condition("RevisionFailed"), "RolledBack");
+        assert_eq!(warning_of_condition("InvalidSpec"), "InvalidSpec");
     }
 
     #[test]
