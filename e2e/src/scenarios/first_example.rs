@@ -1,4 +1,4 @@
-//! The first example of README, as it stands, and those of the guides to rollouts and to migration.
+//! The first example of README, as it stands, and those of the guide to rollouts.
 
 use std::time::Duration;
 
@@ -20,7 +20,15 @@ use crate::{
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const SERVES: Duration = Duration::from_mins(3);
 
-/// Its commands and its file make two pods on each node serve port 80, through an update of their image, too.
+/// Its commands and its file make two pods on each node serve port 80.
+pub const SERVES_PORT_80: Scenario = Scenario {
+    name: "the_first_example_of_the_readme_serves_port_80",
+    options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra(),
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(async { serves(bed).await.map(|_| ()) }),
+};
+
+/// It also serves through an update of their image.
 pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
     name: "the_first_example_of_the_readme_serves_port_80_through_a_rollout",
     options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra(),
@@ -47,7 +55,7 @@ pub const OF_THE_GUIDE: Scenario = Scenario {
 async fn of_the_guide(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
     let mut examples = Vec::new();
-    for page in ["docs/rollouts.md", "docs/migration.md"] {
+    for page in ["docs/rollouts.md", "docs/failures.md", "docs/migration.md"] {
         examples.extend(Guide::in_file(bed, page, None, &[])?.objects()?);
     }
     for example in &examples {
@@ -131,7 +139,7 @@ async fn phases_began<const N: usize>(bed: &Bed, phases: [NodePhase; N]) -> Resu
     Ok(began)
 }
 
-async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {
+async fn serves(bed: &mut Bed) -> Result<Guide> {
     bed.install().await?;
     let guide = Guide::in_file(bed, "README.md", Some("First example"), &NODES)?;
     guide.write_example("edge.yaml", str::to_owned)?;
@@ -151,7 +159,11 @@ async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {
         guide.shell(&format!("curl http://{node}:80/")).await?;
     }
     bed.say("two pods on each of four nodes serve port 80");
+    Ok(guide)
+}
 
+async fn serves_through_a_rollout(bed: &mut Bed) -> Result<()> {
+    let guide = serves(bed).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     guide.write_example("edge.yaml", |text| text.replace(images::README_NGINX, images::NEWER_README_NGINX))?;
     guide.shell("kubectl apply -f edge.yaml").await?;

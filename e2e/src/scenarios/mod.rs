@@ -146,6 +146,7 @@ pub const ALL: &[Scenario] = &[
     bad_input::BAD_INPUT,
     flood::FLEET,
     compatibility::ORIGINAL_EXAMPLE,
+    first_example::SERVES_PORT_80,
     first_example::SERVES_THROUGH_A_ROLLOUT,
     first_example::OF_THE_GUIDE,
     first_example::EDITED,
@@ -240,7 +241,7 @@ pub fn compares_times(name: &str) -> bool {
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
 /// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
-    Group { name: "machine", scenarios: &[proof::MACHINE_DIES] },
+    Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_PORT_80] },
     Group {
         name: "api",
         scenarios: &[
