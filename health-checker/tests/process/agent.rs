@@ -10,7 +10,10 @@ use std::{
     net::{Ipv6Addr, SocketAddr, TcpListener},
     path::PathBuf,
     process::Stdio,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{
@@ -28,6 +31,10 @@ const KEY: &str = "sixteen bytes, or more";
 
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
+/// Held while an agent is started, and while a port is tried: until a child has its program, it shares every socket of this process, and
+/// the port would stay taken.
+static STARTS: Mutex<()> = Mutex::new(());
+
 /// A process, killed when dropped.
 pub struct Agent {
     child: Child,
@@ -36,13 +43,13 @@ pub struct Agent {
 
 /// A port that is free now.
 pub fn free_port() -> u16 {
-    taken_port().1
+    let _no_child = STARTS.lock().expect("nothing panics with it");
+    let (listener, port) = taken_port();
+    drop(listener);
+    port
 }
 
 /// A port that was free, and who took it.
-///
-/// A test that needs the port taken keeps this listener, and does not take a [`free_port`] again: until a child that another test is
-/// starting has its program, it shares every socket, so a port can stay taken for a moment after its listener is gone.
 pub fn taken_port() -> (TcpListener, u16) {
     // Not from the ephemeral range, out of which clients of other tests could take it.
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -74,6 +81,7 @@ impl Agent {
         std::fs::write(directory.join("kubeconfig"), kubeconfig).expect("writes");
         std::fs::write(directory.join("termination-log"), "").expect("writes");
         std::fs::write(directory.join("key"), KEY).expect("writes");
+        let starts = STARTS.lock().expect("nothing panics with it");
         let child = Command::new(env!("CARGO_BIN_EXE_health-checker"))
             .args(["run", "--namespace=default", "--node-name=n1"])
             .arg(format!("--ingress-daemonset={resource}"))
@@ -83,8 +91,7 @@ impl Agent {
             .arg(format!("--termination-log={}", directory.join("termination-log").display()))
             .args(more)
             .env("BIND_ADDRESS", "127.0.0.1")
-            // A child that another test is starting may hold a free port for a moment.
-            .env("PORT_PATIENCE", "20")
+            .env("PORT_PATIENCE", "1")
             .env("HAND_OVER_KEY", directory.join("key"))
             .env("KUBECONFIG", directory.join("kubeconfig"))
             .stdin(Stdio::null())
@@ -92,6 +99,7 @@ impl Agent {
             .kill_on_drop(true)
             .spawn()
             .expect("starts");
+        drop(starts);
         Self { child, directory }
     }
 

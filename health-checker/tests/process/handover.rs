@@ -18,9 +18,6 @@ use tokio::{
     time::timeout,
 };
 
-/// For an agent that is to find the port taken, and to end.
-const IMPATIENT: &str = "--port-patience=1";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_hand_overs_under_load_lose_no_check() {
     let (api, port) = (Api::start().await, free_port());
@@ -112,7 +109,7 @@ async fn the_port_of_another_resource_is_a_conflict_with_an_exit_code_of_its_own
     let (api, port) = (Api::start().await, free_port());
     let mut holder = Agent::start(&api, port, &[]);
     holder.ready().await;
-    let mut other = Agent::start_for("other", &api, port, &[IMPATIENT]);
+    let mut other = Agent::start_for("other", &api, port, &[]);
     let (code, words) = other.ended().await;
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
     assert!(words.starts_with(&format!("port {port} is taken")) && words.contains("IngressDaemonSet default/edge (0a1b2c3d)"), "{words}");
@@ -122,10 +119,10 @@ async fn the_port_of_another_resource_is_a_conflict_with_an_exit_code_of_its_own
 #[tokio::test]
 async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is_taken() {
     let (api, (stranger, port)) = (Api::start().await, taken_port());
-    let (code, words) = Agent::start(&api, port, &[IMPATIENT]).ended().await;
+    let (code, words) = Agent::start(&api, port, &[]).ended().await;
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
     assert!(words.contains(&format!("`ss -ltnp sport = :{port}`")), "{words}");
-    let patient = Agent::start(&api, port, &[]);
+    let patient = Agent::start(&api, port, &["--port-patience=20"]);
     patient.logs("the port is taken").await;
     drop(stranger);
     patient.ready().await;
@@ -139,7 +136,7 @@ async fn whoever_sits_at_the_door_of_a_free_port_does_not_keep_it_from_being_ser
     agent.ready().await;
     assert_eq!(verdict(port).await.0, "200");
     drop(stranger);
-    let next = Agent::start(&api, port, &[]);
+    let next = Agent::start(&api, port, &["--port-patience=20"]);
     next.ready().await;
 }
 
@@ -148,9 +145,9 @@ async fn another_address_of_the_same_resource_has_to_wait_for_the_old_one() {
     let (api, port) = (Api::start().await, free_port());
     let mut old = Agent::start(&api, port, &["--shutdown-grace=0"]);
     old.ready().await;
-    let (code, words) = Agent::start(&api, port, &["--bind-address=::", IMPATIENT]).ended().await;
+    let (code, words) = Agent::start(&api, port, &["--bind-address=::"]).ended().await;
     assert!(code == Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)) && words.contains("address 127.0.0.1"), "{words}");
-    let patient = Agent::start(&api, port, &["--bind-address=::"]);
+    let patient = Agent::start(&api, port, &["--bind-address=::", "--port-patience=20"]);
     old.end().await;
     patient.ready().await;
 }
@@ -161,7 +158,7 @@ async fn a_successor_that_asks_and_says_no_more_delays_nobody_for_long() {
     let old = Agent::start(&api, port, &[]);
     old.ready().await;
     let mute = UnixStream::connect(format!("\0ingress-daemonset-health-checker/{port}")).await.expect("connects");
-    let new = Agent::start(&api, port, &[]);
+    let new = Agent::start(&api, port, &["--port-patience=20"]);
     timeout(DEADLINE, new.ready()).await.expect("in time");
     drop(mute);
 }
@@ -201,7 +198,7 @@ async fn another_program_of_the_same_user_does_not_get_the_health_port() {
     assert_eq!(answer["gives"], false, "{answer}");
     let key = holder.key().with_file_name("another-key");
     std::fs::write(&key, "sixteen other bytes").expect("writes");
-    let (code, words) = Agent::start(&api, port, &[&format!("--hand-over-key={}", key.display()), IMPATIENT]).ended().await;
+    let (code, words) = Agent::start(&api, port, &[&format!("--hand-over-key={}", key.display())]).ended().await;
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
     assert!(words.contains("did not prove to each other"), "{words}");
     assert!(holder.runs() && ask(port).await.is_ok());
