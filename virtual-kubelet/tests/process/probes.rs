@@ -146,8 +146,8 @@ fn a_port_that_opens_makes_ready() {
     let port = getsockname::<SockaddrIn>(door.as_raw_fd()).unwrap().port();
     let probe = json!({ "tcpSocket": { "port": "named" }, "periodSeconds": 1 });
     let id = probed(&place, &agent, &json!({ "readinessProbe": probe, "ports": [{ "name": "named", "containerPort": port }] }));
-    agent.runs(&id);
-    listen(&door, Backlog::new(1).unwrap()).unwrap();
+    assert!(!container(&agent.runs(&id), "c").ready);
+    listen(&door, Backlog::new(16).unwrap()).unwrap();
     agent.until(&id, "ready", |status| container(status, "c").ready);
 }
 

@@ -1,4 +1,4 @@
-//! What outlasts, when it is judged of a revision, and what it does not rest on: absences of the operator, pods that somebody deletes, nodes that
+//! What a judgement on a revision outlasts, and what it does not rest on: absences of the operator, pods that somebody deletes, nodes that
 //! others have taken out, and what a person lets pass.
 
 use crate::{

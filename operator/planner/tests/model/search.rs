@@ -83,6 +83,7 @@ impl<const N: usize, const K: usize> Search<N, K> {
                 outcome.moves += successors.len();
                 for (step, after, broken) in &successors {
                     let to = after.hashes(Some((&state, &hashes))).fingerprint(after);
+                    assert!(outcome.states > 1_000 || to == after.fingerprint(), "{step:?} changes more than what is hashed anew");
                     let broken = broken.map(str::to_owned).or_else(|| over_budget(&self.rules, after));
                     let new = !parents.contains_key(&to);
                     let stuck = || (self.liveness && new && outcome.states < self.cap).then(|| calm.stuck(after)).flatten();

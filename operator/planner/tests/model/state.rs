@@ -266,7 +266,6 @@ fn hash_of(value: &impl Hash) -> u64 {
 }
 
 /// Hashes of the parts of a state. A move changes few of them.
-#[derive(Clone, Copy)]
 pub struct Hashes<const N: usize, const K: usize> {
     truths: [u64; N],
     seen: [[u64; K]; N],
