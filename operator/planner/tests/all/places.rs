@@ -242,7 +242,14 @@ fn a_machine_that_takes_the_name_of_one_with_an_unproved_revision_gets_what_all_
         (0..later).for_each(|_| drop(world.fair_second(&mut operator)));
         let node = with(&world, image).into_iter().next().unwrap();
         how.happens(&mut world, &mut operator, &node);
-        let gets = |world: &World| with(world, 1).contains(&node) && serving(world).contains(&node);
+        let gets = |world: &World| {
+            let grant = world.cluster.ledger().and_then(|ledger| ledger.grants.get(&node));
+            assert!(
+                !grant.is_some_and(|grant| grant.out_before),
+                "{what}: not before its update, but by the revision that is to prove itself"
+            );
+            with(world, 1).contains(&node) && serving(world).contains(&node)
+        };
         // Once it has served with that it waits for its turn as others do.
         world.run_until(&mut operator, 60, gets).unwrap_or_else(|why| panic!("{what}: {why}"));
         if image == 2 {
