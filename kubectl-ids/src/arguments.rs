@@ -60,7 +60,7 @@ pub enum Command {
     Promote(PromoteOptions),
     /// Exclude a node from updates and repairs. With --undo, include it again.
     Skip(SkipOptions),
-    /// Retry a node on which the revision failed. With --all, accept all failures, and retry a revision that was rolled back.
+    /// Retry a node on which the revision failed. With --all, accept all failures, end suspicions, and retry a revision that was rolled back.
     Retry(RetryOptions),
     /// Abandon the current operation on a node and end its grant.
     Release(ReleaseOptions),

@@ -74,8 +74,14 @@ pub async fn retry(cluster: &Cluster, options: &RetryOptions) -> Result<()> {
     Ok(())
 }
 
-/// Why there is nothing to retry on a node. What was rolled back failed on nodes that run another revision by now.
+/// Why there is nothing to retry on a node. What was rolled back failed on nodes that run another revision by now, and a suspect has not
+/// failed.
 fn nothing_to_retry(node: &str, resource: &str, ledger: Option<&Ledger>) -> String {
+    if ledger.is_some_and(|ledger| suspects(ledger).any(|suspect| suspect == node)) {
+        return format!(
+            "nothing failed on node {node}: it is suspect. To end the suspicion of all nodes that serve, and to let pass all that failed, run `kubectl ids retry --all {resource}`"
+        );
+    }
     match ledger.and_then(|ledger| ledger.rolled_back.as_ref()) {
         Some(RolledBack { from, to, reason, .. }) => format!(
             "revision {from} {reason}, and revision {to} runs instead: to try it again, on all nodes, run `kubectl ids retry --all {resource}`"
@@ -88,7 +94,7 @@ async fn retry_all(cluster: &Cluster, name: Option<&str>) -> Result<()> {
     let resource = cluster.find(name).await?;
     let failed = resource.ledger().map(failures).unwrap_or_default();
     if failed.is_empty() {
-        bail!("nothing of {} failed, so there is nothing to retry: see `kubectl ids status`", title(&resource));
+        bail!("nothing of {} failed, and no node is suspect, so there is nothing to retry: see `kubectl ids status`", title(&resource));
     }
     let change = json!({ "metadata": { "annotations": { names::RETRY_ANNOTATION: now() } } });
     let after = patch(cluster, &resource, &change).await?;
@@ -97,7 +103,12 @@ async fn retry_all(cluster: &Cluster, name: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What failed, and where.
+/// Nodes that are suspect now.
+fn suspects(ledger: &Ledger) -> impl Iterator<Item = &str> {
+    ledger.suspects.iter().filter(|(_, suspect)| suspect.since != 0).map(|(node, _)| node.as_str())
+}
+
+/// What failed, and where, and who is suspect.
 fn failures(ledger: &Ledger) -> Vec<String> {
     let rolled_back = ledger.rolled_back.iter().map(|rolled_back| format!("revision {} {}", rolled_back.from, rolled_back.reason));
     let rollout = || ledger.rollout_state.iter();
@@ -105,7 +116,8 @@ fn failures(ledger: &Ledger) -> Vec<String> {
     let gone =
         rollout().flat_map(planner::rollout::rollout_state::gone).map(|gone| format!("deleted node {} ({})", gone.node, gone.reason));
     let lost = rollout().map(|rollout| rollout.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} lost machines"));
-    rolled_back.chain(here).chain(gone).chain(lost).collect()
+    let suspect = suspects(ledger).map(|node| format!("suspect node {node}"));
+    rolled_back.chain(here).chain(gone).chain(lost).chain(suspect).collect()
 }
 
 fn now() -> String {
@@ -199,6 +211,7 @@ async fn annotate(cluster: &Cluster, name: &str, key: &str, edit: impl Fn(Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crds::ledger::Suspect;
 
     #[test]
     fn what_leaves_is_not_released_and_what_to_do_instead_is_said() {
@@ -221,6 +234,16 @@ mod tests {
         for ledger in [None, Some(&Ledger::default())] {
             assert!(nothing_to_retry("n1", "edge", ledger).starts_with("nothing failed on node n1"));
         }
+    }
+
+    #[test]
+    fn who_is_suspect_now_is_let_pass_with_all_that_failed_and_alone_is_told_how() {
+        let of = |since: i64| Suspect { since, ..Suspect::default() };
+        let suspects = [("n1".to_owned(), of(1_767_225_600)), ("n2".to_owned(), of(0))];
+        let ledger = Ledger { suspects: suspects.into(), ..Ledger::default() };
+        assert_eq!(failures(&ledger), ["suspect node n1"]);
+        assert!(nothing_to_retry("n1", "edge", Some(&ledger)).contains("`kubectl ids retry --all edge`"));
+        assert!(nothing_to_retry("n2", "edge", Some(&ledger)).starts_with("nothing failed on node n2, so there is nothing"));
     }
 
     #[test]
