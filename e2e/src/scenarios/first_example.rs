@@ -23,7 +23,7 @@ const SERVES: Duration = Duration::from_mins(3);
 /// Its commands and its file make two pods on each node serve port 80.
 pub const SERVES_PORT_80: Scenario = Scenario {
     name: "the_first_example_of_the_readme_serves_port_80",
-    options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra(),
+    options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(async { serves(bed).await.map(|_| ()) }),
 };
@@ -31,7 +31,7 @@ pub const SERVES_PORT_80: Scenario = Scenario {
 /// It also serves through an update of their image.
 pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
     name: "the_first_example_of_the_readme_serves_port_80_through_a_rollout",
-    options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra(),
+    options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(serves_through_a_rollout(bed)),
 };
@@ -51,6 +51,10 @@ pub const OF_THE_GUIDE: Scenario = Scenario {
     expected: Expectations::default,
     body: |bed| Box::pin(of_the_guide(bed)),
 };
+
+fn four_nodes() -> Options {
+    Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra()
+}
 
 async fn of_the_guide(bed: &mut Bed) -> Result<()> {
     bed.install().await?;
