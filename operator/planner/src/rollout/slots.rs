@@ -85,6 +85,12 @@ struct UsedSlots {
 }
 
 impl UsedSlots {
+    /// A node without a grant.
+    fn add(&mut self, down: bool, standing: Standing) {
+        self.unavailable += usize::from(down);
+        self.kept.add(standing);
+    }
+
     fn take(&mut self, wants: &Wants<'_>) {
         self.grants += 1;
         self.unavailable -= usize::from(wants.down);
@@ -172,21 +178,18 @@ impl<'a> SlotPool<'a> {
         for managed in managed_nodes {
             let holds = managed.holds_slot();
             let (down, available) = state(managed);
-            let unavailable = !holds && down;
             let standing = slots.standing(managed);
             if !holds {
-                slots.used.kept.add(standing);
+                slots.used.add(down, standing);
             }
             slots.used.grants += usize::from(holds);
-            slots.used.unavailable += usize::from(unavailable);
             slots.available += usize::from(!holds && available);
             slots.suspects += usize::from(!holds && available && slots.proof.is_suspect(managed.name));
             let Some(topology) = slots.topology else { continue };
             let here = slots.domains.entry(managed.domain(topology).to_owned()).or_default();
             here.nodes += usize::from(managed.chosen);
-            here.used.unavailable += usize::from(unavailable);
             if !holds {
-                here.used.kept.add(standing);
+                here.used.add(down, standing);
             }
             let updated = managed.is_at(&settings.revision);
             here.updated += usize::from(managed.chosen && updated);
@@ -279,15 +282,13 @@ impl<'a> SlotPool<'a> {
         let Some(grant) = managed.grant.filter(|_| managed.holds_slot()) else { return };
         let (down, available) = state(managed);
         self.used.grants -= 1;
-        self.used.unavailable += usize::from(down);
         self.available += usize::from(available);
         self.suspects += usize::from(available && self.proof.is_suspect(managed.name));
         let standing = self.standing(managed);
-        self.used.kept.add(standing);
+        self.used.add(down, standing);
         let Some(topology) = self.topology else { return };
         let here = self.domains.entry(managed.domain(topology).to_owned()).or_default();
-        here.used.unavailable += usize::from(down);
-        here.used.kept.add(standing);
+        here.used.add(down, standing);
         for domain in domains(grant, managed, topology) {
             self.domains.entry(domain).or_default().used.grants -= 1;
         }
