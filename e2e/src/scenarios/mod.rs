@@ -239,7 +239,8 @@ pub fn compares_times(name: &str) -> bool {
 }
 
 /// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
-/// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. The group that takes longest comes first.
+/// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. A promise that the wire tests keep, or that a
+/// harder scenario here includes, is for `make soak`. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
     Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_PORT_80] },
     Group {
@@ -249,7 +250,6 @@ pub const GROUPS: &[Group] = &[
             compatibility::ORIGINAL_EXAMPLE,
             first_example::OF_THE_GUIDE,
             tenants::ROLES,
-            changes::REWRITTEN,
             pod_gates::DEMO_AND_HOLDS,
             ownership::NEEDS_FINALIZERS,
             node_gates::admission::POLICIES,
@@ -258,24 +258,15 @@ pub const GROUPS: &[Group] = &[
         ],
     },
     Group { name: "canaries", scenarios: &[canaries::CANARY, canaries::ROLLED_BACK, budgets::BUDGETS] },
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, operations::COMMANDS, plugin::STEERS] },
+    Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS] },
     Group {
         name: "traffic",
-        scenarios: &[
-            rollout::THREE_ROLLOUTS,
-            incidents::TERMINATING,
-            node_gates::life::JOINING,
-            handover::PORT_TAKEN,
-            deletion::DELETED_UNDER_LOAD,
-        ],
+        scenarios: &[incidents::TERMINATING, node_gates::life::JOINING, handover::PORT_TAKEN, deletion::DELETED_UNDER_LOAD],
     },
-    Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS, health::CONTRADICTED] },
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
-    // How many pods are refused depends on how soon the operator is heard: no full load runs beside this group.
-    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, failures::REFUSED_PODS, operations::COMMANDS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
-    Group { name: "plugin", scenarios: &[plugin::STEERS] },
-    Group { name: "kubelet", scenarios: &[process_pods::ADOPTED, node_library::PROMISES, kubelet_api::KUBECTL] },
-    Group { name: "etcd", scenarios: &[outages::ETCD] },
+    Group { name: "kubelet", scenarios: &[node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
 ];
 
