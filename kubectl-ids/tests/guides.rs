@@ -91,7 +91,7 @@ fn who_uninstalls_with_helm_deletes_the_crds_of_this_project_by_name_and_no_othe
     let manifests = fs::read_dir(repository().join("crds/manifests")).unwrap().map(|entry| entry.unwrap().path());
     let manifests = manifests.filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     let ours: BTreeSet<String> = manifests.map(|path| format!("{}.{GROUP}", path.file_stem().unwrap().display())).collect();
-    let guide = fs::read_to_string(repository().join("docs/install.md")).unwrap();
+    let guide = fs::read_to_string(repository().join("docs/operations.md")).unwrap();
     let section = guide.split("\n## ").find(|section| section.starts_with("Uninstall with Helm")).unwrap();
     let (_, command) = section.split_once("$ kubectl delete crds ").expect("a command that deletes CRDs");
     let command = command.split("```").next().unwrap();

@@ -82,7 +82,7 @@ async fn refused(bed: &mut Bed) -> Result<()> {
     bed.say("the release keeps the definitions now, and then has none");
 
     bed.kubectl(&["delete", "ids", "--all", "-A"]).await?;
-    let guide = Guide::in_file(bed, "docs/install.md", Some("Uninstall with Helm"), &NODES)?;
+    let guide = Guide::in_file(bed, "docs/operations.md", Some("Uninstall with Helm"), &NODES)?;
     guide.run_all().await?;
     guide.shell(guide.says("kubectl delete namespace ingress-daemonset-system")?).await?;
     let left =
