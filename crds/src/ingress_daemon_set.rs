@@ -425,7 +425,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]
     pub max_failed_nodes: Option<u32>,
-    /// Seconds for which all nodes of a new revision must serve without a break before the revision counts as good. Until then, these nodes keep their slots of the budget, so a revision that breaks within this time reaches no more nodes than the budget allows. At its end, a rollout takes this many seconds more to complete. With 0, a node counts as good as soon as it serves. Default 60, or attachSoakSeconds or minReadySeconds if longer.
+    /// Seconds for which all nodes of a new revision must serve without a break before the revision is proved. Until then, these nodes keep their slots of the budget, so a revision that breaks within this time reaches no more nodes than the budget allows. At its end, a rollout takes this many seconds more to complete. With 0, a revision needs no proof, and no node is suspect. Default 60, or attachSoakSeconds or minReadySeconds if longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub proven_after_seconds: Option<u32>,

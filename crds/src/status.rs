@@ -130,7 +130,7 @@ pub enum NodePhase {
     Degrading,
     /// The node's pods are new and ready; its marks are removed, and its slot is kept for the soak.
     Attaching,
-    /// The node is in the load balancer again after a break; it must serve for a while before its revision counts as good there.
+    /// The node is in the load balancer again after a break; it must serve for a while before it counts as good.
     Suspect,
     /// The node is no longer chosen; its pods are removed.
     Removing,
