@@ -36,10 +36,10 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let pods = pods.list(&ListParams::default()).await?.items;
     let operator = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator::NAME));
     let operator = operator.context("the operator has no pod")?;
-    let port = product::HEALTH_PORT.to_string();
+    let health = format!("{}:{}", bed.nodes().get("n4").context("no node n4")?.address(), product::HEALTH_PORT);
     let filled = |command: String| {
         let values = [
-            ("NODE:PORT", &*format!("n4:{port}")),
+            ("ADDRESS:PORT", &*health),
             ("NAMESPACE/NAME", "default/edge"),
             ("NODE", "n4"),
             ("NAME", "edge"),

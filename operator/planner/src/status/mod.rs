@@ -273,7 +273,7 @@ fn progressing(
                 "Progressing",
                 true,
                 "Proving",
-                format!("{message}; the revision counts as good once all nodes serve {seconds} s without a break"),
+                format!("{message}; the revision is proved once all nodes serve {seconds} s without a break"),
             )
         }
     } else if !behind {
