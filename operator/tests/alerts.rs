@@ -75,8 +75,8 @@ fn every_alert_has_an_expression_over_a_metric_and_every_label_value_in_it_is_on
     for expression in expressions {
         assert!(!metrics(expression).is_empty(), "{expression}");
         assert_eq!(expression.matches('(').count(), expression.matches(')').count(), "{expression}");
-        // Label values are the only quoted words of an expression.
-        for value in expression.split('"').skip(1).step_by(2) {
+        // Label values, or several in a pattern, are the only quoted words of an expression.
+        for value in expression.split('"').skip(1).step_by(2).flat_map(|values| values.split('|')) {
             assert!(source.contains(&format!("\"{value}\"")), "no label has the value {value}: {expression}");
         }
     }
