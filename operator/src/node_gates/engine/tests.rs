@@ -87,11 +87,11 @@ impl Server {
         }
         let Some(node) = path.strip_prefix("/api/v1/nodes/").and_then(|name| self.nodes.get(name)) else {
             return match (method, path) {
-                ("GET", "/api/v1/pods") => (200, json!({"metadata": {}, "items": []})),
-                ("GET", "/api/v1/namespaces/ops/pods") => (200, json!({"metadata": {"resourceVersion": "1"}, "items": self.pods})),
                 ("GET", path) if self.lists.contains_key(path) => {
                     (200, json!({"metadata": {"resourceVersion": "1"}, "items": self.lists[path]}))
                 }
+                ("GET", "/api/v1/pods") => (200, json!({"metadata": {}, "items": []})),
+                ("GET", "/api/v1/namespaces/ops/pods") => (200, json!({"metadata": {"resourceVersion": "1"}, "items": self.pods})),
                 ("GET", _) => (404, json!({"kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404})),
                 _ if body["status"].is_object() || body["metadata"]["finalizers"].is_array() => {
                     (200, json!({"metadata": {"name": "edge"}, "spec": gate().spec}))
@@ -538,6 +538,39 @@ async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so()
     engine.sweep();
     settle(&mut engine).await;
     assert!(!is_recorded());
+}
+
+#[tokio::test]
+async fn an_event_says_how_many_pods_came_to_a_node_before_its_taint_did() {
+    let pod = |name: &str, owner: &str, tolerations: Value| {
+        let owner = json!({"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o"});
+        json!({"metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"containers": [], "tolerations": tolerations}})
+    };
+    let bears = json!([{"key": "edge", "operator": "Exists"}]);
+    let pods = vec![pod("early", "ReplicaSet", json!([])), pod("bears", "ReplicaSet", bears), pod("own", "DaemonSet", json!([]))];
+    // Its kubelet has called n1 ready before anybody looked. To n2 no pod can have come yet.
+    let mut ready = fresh("n1");
+    ready["spec"] = json!({});
+    let nodes = [("n1".to_owned(), ready), ("n2".to_owned(), fresh("n2"))].into();
+    let server = Arc::new(Mutex::new(Server { nodes, lists: [("/api/v1/pods", pods)].into(), ..Server::default() }));
+    let mut engine = started(&server, gate()).await;
+    settle(&mut engine).await;
+    assert_eq!(tainted(&server).len(), 2);
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    let asked = server.lock().unwrap();
+    let told: Vec<_> = asked
+        .requests
+        .iter()
+        .filter(|(method, path, body)| method == "POST" && path.starts_with("/apis/events.k8s.io") && body["reason"] == "TaintedLate")
+        .map(|(.., event)| (&event["regarding"]["name"], &event["type"], event["note"].as_str().unwrap_or_default()))
+        .collect();
+    let words =
+        "gate edge: edge:NoSchedule added late: 1 pods that do not tolerate it came first; see condition AdmissionActive of the gate";
+    assert_eq!(told, [(&json!("n1"), &json!("Warning"), words)]);
+    let counted = engine.metrics.late_pods.get_or_create(&crate::metrics::node_gates::OfGate { gate: "edge".into() }).get();
+    assert_eq!(counted, 1);
 }
 
 /// An `IngressDaemonSet` whose template has this beside a container.
