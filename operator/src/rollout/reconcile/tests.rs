@@ -246,16 +246,30 @@ async fn nothing_is_remembered_of_a_resource_that_had_the_name_before() {
     assert_eq!((uid.as_str(), reserved.len()), ("0a1b2c3d-0000", 0));
 }
 
-#[tokio::test]
-async fn while_a_ledger_is_rebuilt_the_view_is_listed_anew_and_ids_of_before_are_dropped() {
+/// A pass while the ledger is rebuilt, which ends once there was found to be neither Deployment nor Node; and what it asked for.
+async fn rebuilding(memory: Memory) -> (Arc<Context>, Vec<String>) {
     let (context, server) = context();
     let context = Arc::new(context);
     let mut resource = resource();
     resource["status"] = json!({ "rollout": { "nextId": 7, "rebuilding": 7 } });
     let resource = observed(&context, &resource);
-    remember(&context, with_reserved("0a1b2c3d-0000")).await;
+    remember(&context, memory).await;
     let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "9" }, "items": [] });
     let asked = pass(Arc::clone(&context), server, resource, &list).await;
+    (context, asked)
+}
+
+#[tokio::test]
+async fn what_was_written_to_deployments_that_are_no_more_is_forgotten_by_the_next_pass() {
+    let mut memory = Memory::of("0a1b2c3d-0000");
+    memory.written_generations.insert("gone".into(), 3);
+    let (context, _) = rebuilding(memory).await;
+    assert!(remembered(&context, |memory| memory.written_generations.is_empty()).await);
+}
+
+#[tokio::test]
+async fn while_a_ledger_is_rebuilt_the_view_is_listed_anew_and_ids_of_before_are_dropped() {
+    let (context, asked) = rebuilding(with_reserved("0a1b2c3d-0000")).await;
     assert_eq!(asked, ["GET /apis/apps/v1/namespaces/edge/deployments", "GET /api/v1/nodes"]);
     let known = remembered(&context, |memory| (memory.reserved.len(), memory.listed_for)).await;
     assert_eq!(known, (0, Some(7)));
