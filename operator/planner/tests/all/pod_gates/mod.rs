@@ -381,6 +381,20 @@ fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() 
 }
 
 #[test]
+fn gates_beyond_the_limit_of_their_namespace_cost_no_watches_of_objects() {
+    let of = |index: usize| {
+        let name = format!("db-{index}");
+        let object = json!({"objectCondition": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "type": "Available"}});
+        let gate = gate(&format!("gate-{index:03}"), json!({"source": object}));
+        (gate.key(), Arc::new(Gate { created: NOW - 1_000 + i64::try_from(index).unwrap(), ..gate }))
+    };
+    let mut world = World::default();
+    world.take_gates((0..GATES_PER_NAMESPACE + 20).map(of).collect());
+    let watched: BTreeSet<_> = world.wanted_objects().into_iter().map(|object| object.name).collect();
+    assert_eq!(watched, (0..GATES_PER_NAMESPACE).map(|index| format!("db-{index}")).collect::<BTreeSet<_>>());
+}
+
+#[test]
 fn a_resource_lists_what_gates_of_its_namespace_ask_its_pods_to_and_keeps_what_others_there_keep() {
     let asking = |name: &str, type_: &str, more: Value| {
         let mut spec = json!({
