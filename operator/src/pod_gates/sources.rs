@@ -445,6 +445,37 @@ mod tests {
         assert!(!has_answer("a"));
     }
 
+    #[tokio::test]
+    async fn a_gate_is_told_of_an_address_that_is_too_many_and_it_is_asked_once_another_one_is_gone() {
+        let state = Arc::new(PodGateState::default());
+        let mut sources = Sources::new(lists(|_| json!([])), Arc::clone(&state), Vec::new());
+        {
+            let mut known = state.known();
+            let mut gate = gate(0);
+            gate.spec.source = serde_json::from_value(json!({"http": {"port": 9}})).unwrap();
+            known.world.take_gates([(gate.key(), Arc::new(gate))].into());
+            for index in 0..=ASKED {
+                let labels = BTreeMap::from([("app".to_owned(), "0".to_owned())]).into();
+                let address = format!("127.1.{}.{}", index / 256, index % 256);
+                let pod = planner::pod_gates::Pod { labels, gates: vec!["example.com/open".into()], address, ..Default::default() };
+                known.world.pods.insert(("tenant".to_owned(), format!("pod-{index}")), pod);
+            }
+        }
+        let told = || {
+            let known = state.known();
+            let is_told = |source: &Source<u16>| source.broken.as_deref().is_some_and(|why| why.contains("more than 2000 addresses"));
+            let told = known.world.answers.iter().filter(|(_, source)| is_told(source));
+            told.map(|(target, _)| target.clone()).collect::<Vec<_>>()
+        };
+        sources.adjust_asked();
+        let surplus = told();
+        assert_eq!((surplus.len(), sources.answers.len()), (1, ASKED));
+        state.known().world.pods.remove(&("tenant".to_owned(), "pod-0".to_owned()));
+        sources.adjust_asked();
+        assert_eq!((told().len(), sources.answers.len()), (0, ASKED));
+        assert!(sources.answers.contains_key(&surplus[0]));
+    }
+
     #[test]
     fn a_namespace_that_asks_too_much_takes_nothing_from_another() {
         let target = |namespace: &str, index: u32| Target {
