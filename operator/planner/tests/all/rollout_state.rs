@@ -311,6 +311,26 @@ fn history_keeps_the_limit_and_what_is_in_use_and_a_revision_that_returns_is_the
 }
 
 #[test]
+fn a_revision_at_which_a_partition_keeps_a_node_stays_recorded_beyond_the_limit() {
+    let (mut world, mut operator) = at_rest(&json!({"partition": 1}), 3, 2);
+    edit(&mut world, |wish| wish.history = Some(0));
+    // Which node is kept follows from hashes of names and revisions. Image 1 is that of the revision that all nodes ran last.
+    for (image, kept, at, recorded) in [(2, "n2", 1, vec![1, 2]), (3, "n1", 2, vec![1, 2, 3]), (4, "n0", 3, vec![1, 3, 4])] {
+        edit(&mut world, |wish| wish.image = image);
+        seconds(&mut world, &mut operator, 120);
+        let of = |image: &u8| world.cluster.wish.revision_of(*image);
+        let template = &world.cluster.deployments[&format!("edge-{kept}")]["spec"]["template"];
+        assert_eq!((on(&world, image), revision(template)), (2, of(&at).as_str()), "{image}");
+        let sorted = |mut revisions: Vec<String>| {
+            revisions.sort_unstable();
+            revisions
+        };
+        let known = world.cluster.revisions.iter().map(|known| known.revision.clone()).collect();
+        assert_eq!(sorted(known), sorted(recorded.iter().map(of).collect()), "{image}");
+    }
+}
+
+#[test]
 fn on_delete_updates_a_node_whose_pod_somebody_deleted_and_no_other() {
     let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
     let mut operator = Operator::default();
