@@ -429,6 +429,22 @@ async fn a_provider_that_does_not_tell_its_pods_keeps_the_controller_from_nothin
     world.until("an old one leaves", |state| !state.pods.contains_key("web")).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_does_not_tell_what_it_has_keeps_a_controller_that_begins_waiting_no_longer_than_the_limit() {
+    for call in ["list", "status old"] {
+        let world = World::new();
+        let old: Pod = serde_json::from_value(pod("old")).unwrap();
+        world.change(|state| state.had.insert(PodId::of(&old), (Arc::new(old), PodStatus::default())));
+        world.make(pod("old"));
+        world.make(pod("web"));
+        world.hang(call);
+        let begun = Instant::now();
+        let _controller = world.start(|config| config.call_limit = Some(Duration::from_mins(2))).await;
+        assert_eq!(begun.elapsed().as_secs(), 120, "{call}");
+        world.until("another pod runs", |state| state.runs("web")).await;
+    }
+}
+
 /// The same provider, which wants the pods of the first list in turn.
 struct InTurn(World);
 
