@@ -32,6 +32,8 @@ struct State {
     events: Vec<Value>,
     /// What was read of objects that pods refer to.
     reads: Vec<String>,
+    /// How often Services were listed.
+    services_listed: u32,
     version: u64,
     /// What watches were told, by version.
     history: Vec<(u64, Value)>,
@@ -199,9 +201,11 @@ impl World {
                     |found| (200, found),
                 )
             }),
-            ("GET", None) if path.ends_with("/services") => {
-                (200, json!({ "apiVersion": "v1", "kind": "ServiceList", "metadata": {}, "items": [] }))
-            }
+            ("GET", None) if path.ends_with("/services") => self.change(|state| {
+                state.services_listed += 1;
+                let metadata = json!({ "resourceVersion": state.version.to_string() });
+                (200, json!({ "apiVersion": "v1", "kind": "ServiceList", "metadata": metadata, "items": [] }))
+            }),
             ("POST", None) if path.ends_with("/events") => {
                 self.change(|state| state.events.push(body.clone()));
                 (201, body.clone())
@@ -224,7 +228,11 @@ impl World {
     /// A watch from this version on, which never ends by itself.
     fn watch(&self, path: &str, query: &str) -> UnsyncBoxBody<Bytes, Infallible> {
         let from = query.split("resourceVersion=").nth(1).and_then(|rest| rest.split('&').next()?.parse().ok()).unwrap_or(0);
-        let kind = if path.ends_with("/pods") { "Pod" } else { "ConfigMap" };
+        let kind = match path.rsplit('/').next() {
+            Some("pods") => "Pod",
+            Some("services") => "Service",
+            _ => "ConfigMap",
+        };
         let (sender, lines) = unbounded();
         self.change(|state| {
             for (_, event) in state.history.iter().filter(|(version, event)| *version > from && event["object"]["kind"] == kind) {
@@ -658,6 +666,24 @@ async fn a_config_map_that_comes_late_starts_the_pod_that_waits_for_it_and_is_re
     world.make(referring("second"));
     world.until("the second one runs", |state| state.runs("second")).await;
     assert_eq!(world.state().reads.len(), reads, "it was read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_that_are_watched_are_listed_for_no_pod() {
+    let world = World::new();
+    world.make(pod("first"));
+    let watched = |config: &mut PodControllerConfig<World>| {
+        config.references = Arc::new(WatchedReferences::new(config.client.clone(), config.recoveries.clone()));
+    };
+    let _controller = world.start(watched).await;
+    world.until("it runs", |state| state.runs("first")).await;
+    world.until("services are watched", |state| state.watches.iter().any(|(kind, _)| *kind == "Service")).await;
+    let listed = world.state().services_listed;
+    for name in ["second", "third"] {
+        world.make(pod(name));
+        world.until("it runs as well", |state| state.runs(name)).await;
+    }
+    assert_eq!(world.state().services_listed, listed);
 }
 
 thread_local! {
