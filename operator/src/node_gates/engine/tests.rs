@@ -283,6 +283,14 @@ async fn five_thousand_nodes_cost_one_request_each_way_with_taint_and_record_and
     }
 }
 
+#[test]
+fn the_guide_says_how_many_nodes_are_written_to_at_once() {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/node-readiness-migration.md")).unwrap();
+    let guide = guide.split_whitespace().collect::<Vec<_>>().join(" ");
+    let says = format!("one write a node, {PARALLEL} at once");
+    assert!(guide.contains(&says), "{says}");
+}
+
 #[tokio::test]
 async fn a_patch_that_comes_too_late_is_counted_and_answered_with_what_is_there_now() {
     let server = Arc::new(Mutex::new(Server::default()));
