@@ -310,16 +310,20 @@ impl Engine {
                     self.state.gates();
                 }
             }
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
-                tracing::error!(
-                    message = status.message,
-                    "NodeReadinessGates cannot be listed: install the ClusterRole of this release again"
-                );
+            // Passes wait for this list. What can do without it goes on after a while, and status says what is wrong.
+            Err(watcher::Error::InitialListFailed(error)) if !self.listed => {
+                let (message, remedy) = match &error {
+                    kube::Error::Api(status) if status.code == 403 => {
+                        (status.message.clone(), "install the ClusterRole of this release again")
+                    }
+                    _ => (error.to_string(), "the log of the API server says more"),
+                };
+                tracing::error!(message, "NodeReadinessGates cannot be listed: {remedy}");
                 let since = *self.refused.get_or_insert_with(tokio::time::Instant::now);
                 if since.elapsed() < REFUSED_FOR {
                     return;
                 }
-                self.cannot_list(Some(format!("{}; install the ClusterRole of this release again", status.message)));
+                self.cannot_list(Some(format!("{message}; {remedy}")));
             }
             Err(error) => tracing::warn!(%error, "watch of NodeReadinessGates failed; trying again"),
         }

@@ -90,6 +90,22 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
     assert_eq!(unreadable(&engine).flatten(), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn gates_that_the_api_server_fails_to_list_are_told_after_a_while_as_well() {
+    let mut engine = engine(serve(&Arc::new(Mutex::new(Server::default()))), observer());
+    let unreadable = |engine: &Engine| engine.state.links("edge", "web", &json!({})).map(|links| links.unreadable);
+    let failed = || {
+        let status = json!({"kind": "Status", "status": "Failure", "message": "unable to decode", "reason": "InternalError", "code": 500});
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap())))
+    };
+    engine.gate_event(failed(), &mut BTreeMap::new());
+    assert_eq!(unreadable(&engine), None);
+    tokio::time::advance(REFUSED_FOR).await;
+    engine.gate_event(failed(), &mut BTreeMap::new());
+    let why = unreadable(&engine).unwrap().unwrap();
+    assert!(why.contains("unable to decode") && !why.contains("ClusterRole"), "{why}");
+}
+
 #[tokio::test]
 async fn a_gate_that_was_dry_takes_the_nodes_that_are_there_for_existing_ones_also_after_another_start() {
     let server = Arc::new(Mutex::new(Server::default()));
