@@ -128,6 +128,11 @@ impl Memory {
         self.written_generations.retain(|uid, _| uids.contains(uid.as_str()));
     }
 
+    /// Forgets refusals that were about nodes which are no more: a quota that refuses for long would add each node that joins meanwhile.
+    pub fn forget_refusals(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.refusals.retain(|(_, node), _| is_there(node));
+    }
+
     /// Puts what is remembered into a snapshot.
     pub fn complete(&self, snapshot: &mut Snapshot) {
         let rebuilding = snapshot.resource.ledger().and_then(|ledger| ledger.rebuilding);
@@ -258,6 +263,16 @@ mod tests {
         let mut memory = Memory { written_generations, ..Memory::default() };
         memory.forget_deployments(&["b"].into());
         assert!(memory.written_generations.keys().eq(["b"]));
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_no_longer_than_its_node_is_there() {
+        let mut memory = Memory::default();
+        for node in ["gone", "here"] {
+            memory.refuse(node, NodeObject::Deployment, "exceeded quota", 1);
+        }
+        memory.forget_refusals(|node| node == "here");
+        assert!(memory.refusals.keys().eq([&(NodeObject::Deployment, "here".to_owned())]));
     }
 
     #[test]

@@ -99,6 +99,7 @@ pub async fn reconcile(resource: Arc<Named>, context: Arc<Context>) -> Result<Re
     if memory.written_generations.len() > snapshot.deployments.len() {
         memory.forget_deployments(&snapshot.deployments.values().map(|deployment| deployment.uid.as_str()).collect());
     }
+    memory.forget_refusals(|node| snapshot.nodes.contains_key(node) || snapshot.deployments.contains_key(node));
     if relist_for_rebuild(&context, &mut memory, &snapshot).await? {
         return Ok(Requeue::requeue(Duration::ZERO));
     }

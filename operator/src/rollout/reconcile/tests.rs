@@ -260,11 +260,13 @@ async fn rebuilding(memory: Memory) -> (Arc<Context>, Vec<String>) {
 }
 
 #[tokio::test]
-async fn what_was_written_to_deployments_that_are_no_more_is_forgotten_by_the_next_pass() {
+async fn what_is_remembered_of_deployments_and_nodes_that_are_no_more_is_forgotten_by_the_next_pass() {
     let mut memory = Memory::of("0a1b2c3d-0000");
     memory.written_generations.insert("gone".into(), 3);
+    memory.refuse("gone", NodeObject::Deployment, "exceeded quota", 1);
     let (context, _) = rebuilding(memory).await;
-    assert!(remembered(&context, |memory| memory.written_generations.is_empty()).await);
+    let left = remembered(&context, |memory| (memory.written_generations.len(), memory.active_refusals(1).len())).await;
+    assert_eq!(left, (0, 0));
 }
 
 #[tokio::test]
