@@ -561,7 +561,7 @@ impl<'a> Pass<'a> {
 
     /// What the present step of the canary waits for, or why the rollout is halted. A revision that failed halts it also when all nodes have
     /// that revision.
-    fn step(&self, managed_nodes: &[ManagedNode<'_>]) -> Option<Reason> {
+    fn canary_step(&self, managed_nodes: &[ManagedNode<'_>]) -> Option<Reason> {
         let targets = self.valid_targets().filter(|_| managed_nodes.iter().any(|managed| managed.chosen))?;
         let step = rollout_state::step_state(self.snapshot, targets, targets.rollout_state(&self.ledger), managed_nodes);
         let condemned = |halt: &&Halt| halt.condemns && targets.is_not_current() && self.ledger.rolled_back.is_none();
@@ -571,7 +571,7 @@ impl<'a> Pass<'a> {
 
     /// Status, ledger, finalizer, and when to look again.
     fn finish(mut self, managed_nodes: &[ManagedNode<'_>]) -> Plan {
-        self.plan.step = self.step(managed_nodes);
+        self.plan.step = self.canary_step(managed_nodes);
         for reason in self.plan.node_states.values().map(|state| &state.reason).chain(&self.plan.step) {
             let (Reason::GracePeriod { until: at }
             | Reason::WaitingForTaint { until: at, .. }

@@ -284,8 +284,8 @@ impl Sights {
         self.nodes.iter().filter(|(_, sight)| sight.suspect).map(|(node, _)| node.as_str())
     }
 
-    /// What runs the revision has served without a break for long enough, and no node fell twice.
-    pub fn has_proved(&self, settings: &ResolvedSpec) -> bool {
+    /// What runs the newest revision has served without a break for long enough, and no node fell twice.
+    pub fn may_become_current(&self, settings: &ResolvedSpec) -> bool {
         self.revision == settings.revision && self.proof >= settings.rollout.proven_after && !self.has_fallen()
     }
 

@@ -65,7 +65,7 @@ pub fn is_through(targets: &Targets, ledger: &Ledger, sights: &Sights, managed_n
         && !settings.is_without_pods()
         && missing.iter().all(excused)
         && missing.len() <= settings.budget.of(run.len() + missing.len())
-        && sights.has_proved(settings)
+        && sights.may_become_current(settings)
         && !ledger.grants.values().any(|grant| grant.kind == GrantReason::Update)
         && !rollout.is_some_and(|rollout| rollout.failed.values().any(condemns) || gone(rollout).next().is_some())
         && !rollout.is_some_and(|rollout| halt(settings, rollout, managed_nodes).is_some_and(|halt| halt.condemns))
