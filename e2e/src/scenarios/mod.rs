@@ -238,9 +238,9 @@ pub fn compares_times(name: &str) -> bool {
     name == tenants::HOSTILE.name
 }
 
-/// What `make test` runs: of each promise one scenario that shows it on the real control plane, and those in which something is real that
-/// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. A promise that the wire tests keep, or that a
-/// harder scenario here includes, is for `make soak`. The group that takes longest comes first.
+/// What `make test` runs: of most promises one scenario that shows it on the real control plane, and those in which something is real that
+/// nothing else has, such as a kubelet API, a webhook's certificates or a load balancer. What wire tests show as well, or a harder scenario
+/// here includes, is for `make soak`. The group that takes longest comes first.
 pub const GROUPS: &[Group] = &[
     Group { name: "machine", scenarios: &[proof::MACHINE_DIES, first_example::SERVES_PORT_80] },
     Group {
@@ -258,7 +258,7 @@ pub const GROUPS: &[Group] = &[
         ],
     },
     Group { name: "canaries", scenarios: &[canaries::CANARY, canaries::ROLLED_BACK, budgets::BUDGETS] },
-    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, operations::COMMANDS, plugin::STEERS] },
+    Group { name: "guide", scenarios: &[migration::FROM_A_DAEMON_SET, operations::COMMANDS] },
     Group { name: "modes", scenarios: &[changes::DEGRADE, in_place::UNDER_LOAD, detachers::FAULTY_DETACHERS] },
     Group {
         name: "traffic",
@@ -266,6 +266,8 @@ pub const GROUPS: &[Group] = &[
     },
     Group { name: "proof", scenarios: &[proof::CRASHES, proof::FLAPS] },
     Group { name: "operator", scenarios: &[failures::OPERATOR_KILLED, faults::CUT_OFF] },
+    // It begins in a cluster without the product.
+    Group { name: "plugin", scenarios: &[plugin::STEERS] },
     Group { name: "kubelet", scenarios: &[node_library::PROMISES, kubelet_api::KUBECTL] },
     Group { name: "api-server", scenarios: &[health::ANSWERS] },
 ];

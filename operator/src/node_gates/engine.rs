@@ -65,6 +65,8 @@ const TOLD_AFTER: u32 = 5;
 /// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights
 /// yet.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Codes by which an API server that is busy or has just started refuses what it will answer later.
+const PASSES: [u16; 3] = [429, 503, 504];
 /// What gates are made from is read again at once, or, where that takes longer than this, after ten times as long: thousands of resources
 /// that come one by one are to cost a tenth of a core.
 const LONG: Duration = Duration::from_millis(5);
@@ -310,14 +312,11 @@ impl Engine {
                     self.state.gates();
                 }
             }
-            // Passes wait for this list. What can do without it goes on after a while, and status says what is wrong.
-            Err(watcher::Error::InitialListFailed(error)) if !self.listed => {
-                let (message, remedy) = match &error {
-                    kube::Error::Api(status) if status.code == 403 => {
-                        (status.message.clone(), "install the ClusterRole of this release again")
-                    }
-                    _ => (error.to_string(), "the log of the API server says more"),
-                };
+            // Passes wait for this list. If its refusal lasts, what can do without the list goes on, and status says what is wrong.
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed && !PASSES.contains(&status.code) => {
+                let forbidden = status.code == 403;
+                let remedy = if forbidden { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
+                let message = &status.message;
                 tracing::error!(message, "NodeReadinessGates cannot be listed: {remedy}");
                 let since = *self.refused.get_or_insert_with(tokio::time::Instant::now);
                 if since.elapsed() < REFUSED_FOR {
