@@ -38,13 +38,7 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let operator = operator.context("the operator has no pod")?;
     let health = format!("{}:{}", bed.nodes().get("n4").context("no node n4")?.address(), product::HEALTH_PORT);
     let filled = |command: String| {
-        let values = [
-            ("ADDRESS:PORT", &*health),
-            ("NAMESPACE/NAME", "default/edge"),
-            ("NODE", "n4"),
-            ("NAME", "edge"),
-            ("POD", operator),
-        ];
+        let values = [("ADDRESS:PORT", &*health), ("NAMESPACE/NAME", "default/edge"), ("NODE", "n4"), ("NAME", "edge"), ("POD", operator)];
         values.into_iter().fold(command, |command, (name, value)| command.replace(name, value))
     };
     let run = async |heading: &str| -> Result<String> {

@@ -315,7 +315,8 @@ impl Engine {
             // Passes wait for this list. If its refusal lasts, what can do without the list goes on, and status says what is wrong.
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed && !PASSES.contains(&status.code) => {
                 let forbidden = status.code == 403;
-                let remedy = if forbidden { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
+                let remedy =
+                    if forbidden { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
                 let message = &status.message;
                 tracing::error!(message, "NodeReadinessGates cannot be listed: {remedy}");
                 let since = *self.refused.get_or_insert_with(tokio::time::Instant::now);

@@ -269,12 +269,7 @@ fn progressing(
         } else if nodes.unavailable > 0 {
             ("Progressing", false, "NodesUnavailable", message)
         } else {
-            (
-                "Progressing",
-                true,
-                "Proving",
-                format!("{message}; the revision is proved once all nodes serve {seconds} s without a break"),
-            )
+            ("Progressing", true, "Proving", format!("{message}; the revision is proved once all nodes serve {seconds} s without a break"))
         }
     } else if !behind {
         ("Progressing", false, "Complete", message)
