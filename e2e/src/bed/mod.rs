@@ -244,6 +244,11 @@ impl Bed {
         &self.nodes
     }
 
+    /// A node's address on the bridge.
+    pub fn address(&self, node: &str) -> Result<Ipv4Addr> {
+        Ok(self.nodes.get(node).with_context(|| format!("the bed has no node {node}"))?.address())
+    }
+
     /// Adds a node behind the load balancer and waits until it is Ready.
     pub async fn add_node(&mut self, spec: NodeSpec) -> Result<()> {
         let (name, address) = self.create_node(spec).await?;

@@ -53,7 +53,7 @@ async fn measure(bed: &mut Bed) -> Result<Vec<Figure>> {
     product::serve(bed, rolling_update(1, deployment_mark()), &[NODE]).await?;
     // Nobody but the benchmark writes tokens now.
     OperatorProcess::instead_of_pods(bed).await?.kill().await?;
-    let node = bed.nodes().get(NODE).context("no node")?.address();
+    let node = bed.address(NODE)?;
     let agent = find_agent()?;
     let mut figures = Vec::new();
     figures.push(reaction(bed, node).await?);

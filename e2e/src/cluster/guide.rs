@@ -172,7 +172,7 @@ fn curl(bed: &Bed, nodes: &[&str]) -> Result<String> {
     let program = find_program("curl").context("curl is not installed; `make deps` installs it")?;
     let mut script = format!("exec {}", program.display());
     for name in nodes {
-        let address = bed.nodes().get(*name).with_context(|| format!("the bed has no node {name}"))?.address();
+        let address = bed.address(name)?;
         // Writing to a String cannot fail.
         let _ = write!(script, " --connect-to {name}::{address}:");
     }

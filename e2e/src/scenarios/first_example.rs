@@ -23,7 +23,7 @@ const SERVES: Duration = Duration::from_mins(3);
 /// Its commands and its file make two pods on each node serve port 80.
 pub const SERVES_PORT_80: Scenario = Scenario {
     name: "the_first_example_of_the_readme_serves_port_80",
-    options: four_nodes,
+    options: unlabelled_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(async { serves(bed).await.map(|_| ()) }),
 };
@@ -31,7 +31,7 @@ pub const SERVES_PORT_80: Scenario = Scenario {
 /// It also serves through an update of their image.
 pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
     name: "the_first_example_of_the_readme_serves_port_80_through_a_rollout",
-    options: four_nodes,
+    options: unlabelled_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(serves_through_a_rollout(bed)),
 };
@@ -52,7 +52,8 @@ pub const OF_THE_GUIDE: Scenario = Scenario {
     body: |bed| Box::pin(of_the_guide(bed)),
 };
 
-fn four_nodes() -> Options {
+/// The commands of README label them.
+fn unlabelled_nodes() -> Options {
     Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() }.with_infra()
 }
 

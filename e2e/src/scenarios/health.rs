@@ -45,7 +45,7 @@ pub const ANSWERS: Scenario = Scenario {
 
 /// One question, as a load balancer asks it.
 pub(super) async fn ask(bed: &Bed, node: &str) -> Result<(u16, String)> {
-    let address = bed.nodes().get(node).context("no such node")?.address();
+    let address = bed.address(node)?;
     let mut stream = TcpStream::connect((address, HEALTH_PORT)).await?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
     let mut answer = String::new();

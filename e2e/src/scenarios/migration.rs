@@ -118,18 +118,13 @@ async fn pods(bed: &Bed, label: &str) -> Result<BTreeSet<String>> {
 /// Step 4 for one node; the guide shows `n1`.
 async fn hand_over(bed: &Bed, guide: &Guide, node: &str) -> Result<()> {
     take_out(bed, node).await?;
-    let address = address(bed, node)?;
+    let address = bed.address(node)?.to_string();
     guide.run("4. ", |command| command.replace("n1", node).replace("ADDRESS", &address)).await?;
     let on_node = ListParams::default().labels("app=edge-old").fields(&format!("spec.nodeName={node}"));
     let left = Api::<Pod>::namespaced(bed.client.clone(), "default").list(&on_node).await?.items;
     ensure!(left.is_empty(), "{} pods of the DaemonSet are left on {node}", left.len());
     bed.haproxy.undrain(node).await?;
     bed.haproxy.serves(MINUTE, &NODES).await
-}
-
-/// What the guide calls `ADDRESS`.
-fn address(bed: &Bed, node: &str) -> Result<String> {
-    Ok(bed.nodes().get(node).context("no such node")?.address().to_string())
 }
 
 /// Out of the load balancer by its own means, for as long as it needs.
@@ -189,7 +184,7 @@ async fn from_the_original(bed: &mut Bed) -> Result<()> {
     for node in NODES {
         take_out(bed, node).await?;
         guide.run("4. ", |command| command.replace("n1", node)).await?;
-        let (labelled, address) = (format!("app=nginx-{node}"), address(bed, node)?);
+        let (labelled, address) = (format!("app=nginx-{node}"), bed.address(node)?.to_string());
         let of_node = |command: String| {
             command.replace("app=edge-old", &labelled).replace("n1", node).replace("ADDRESS", &address).replace(&port, &new_port)
         };

@@ -36,7 +36,7 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let pods = pods.list(&ListParams::default()).await?.items;
     let operator = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator::NAME));
     let operator = operator.context("the operator has no pod")?;
-    let health = format!("{}:{}", bed.nodes().get("n4").context("no node n4")?.address(), product::HEALTH_PORT);
+    let health = format!("{}:{}", bed.address("n4")?, product::HEALTH_PORT);
     let filled = |command: String| {
         let values = [("ADDRESS:PORT", &*health), ("NAMESPACE/NAME", "default/edge"), ("NODE", "n4"), ("NAME", "edge"), ("POD", operator)];
         values.into_iter().fold(command, |command, (name, value)| command.replace(name, value))

@@ -103,7 +103,7 @@ async fn tutorial(bed: &mut Bed) -> Result<()> {
     let (ipv4, ipv6) = (serve.says("listen 80 reuseport;")?, serve.says("listen [::]:80 reuseport;")?);
     let both = format!("{ipv4} {ipv6}");
     example.run_all_as(|command| command.replace("n1 n2 n3 n4", &NODES.join(" ")).replace(ipv4, &both)).await?;
-    let address = bed.nodes().get(NODES[0]).context("no such node")?.address().to_string();
+    let address = bed.address(NODES[0])?.to_string();
     let told = serve.run_all_as(|command| command.replace("ADDRESS", &address)).await?;
     for word in ["condition met", "hello", "200", "Serving"] {
         ensure!(told.contains(word), "no {word} in {told}");

@@ -59,7 +59,7 @@ pub async fn transports(session: &mut Session<'_>) -> Result<()> {
 
 /// Those who are not the API server ask the node itself.
 pub async fn strangers(session: &mut Session<'_>) -> Result<()> {
-    let address = session.bed.nodes().get("n1").context("no node n1")?.address();
+    let address = session.bed.address("n1")?;
     let (server, authority) = (format!("--server=https://{address}:10250"), session.bed.control_plane.authority());
     let authority = format!("--certificate-authority={}", authority.display());
     let token = session.quiet(&["create", "token", "default"], "").await?.stdout;
