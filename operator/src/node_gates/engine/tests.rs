@@ -238,6 +238,13 @@ async fn settle(engine: &mut Engine) {
     }
 }
 
+/// Lets tasks that send events go on until each has sent what it has: they run on this thread, and the mock answers at once.
+async fn events_are_sent() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Says of gates what is to be said, until it is written or refused.
 async fn report(engine: &mut Engine) {
     let mut writing = Writing::new();
@@ -487,15 +494,11 @@ async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_not
     let (ready, reason, status) = condition(&server, "Ready");
     assert_eq!((ready.as_str(), reason.as_str()), ("False", "PatchForbidden"));
     let told = || server.lock().unwrap().asked("POST", "/apis/events.k8s.io");
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
+    events_are_sent().await;
     assert_eq!(told(), 1, "an event tells of it");
     engine.status_due = true;
     report(&mut engine).await;
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
+    events_are_sent().await;
     assert_eq!(told(), 1, "once");
     assert_eq!((&status["nodes"]["matched"], &status["nodes"]["held"]), (&json!(2), &json!(0)), "{status}");
     server.lock().unwrap().refuses = None;
@@ -528,9 +531,7 @@ async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so()
     for _ in 0..3 {
         engine.sweep();
         settle(&mut engine).await;
-        for _ in 0..1_000 {
-            tokio::task::yield_now().await;
-        }
+        events_are_sent().await;
         let server = server.lock().unwrap();
         let node = &server.nodes["n1"];
         assert!(node["spec"]["taints"].as_array().unwrap().iter().any(|taint| taint["key"] == "quarantine"), "{node}");
@@ -564,9 +565,7 @@ async fn an_event_says_how_many_pods_came_to_a_node_before_its_taint_did() {
     let mut engine = started(&server, gate()).await;
     settle(&mut engine).await;
     assert_eq!(tainted(&server).len(), 2);
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
+    events_are_sent().await;
     let asked = server.lock().unwrap();
     let told: Vec<_> = asked
         .requests
