@@ -60,7 +60,7 @@ impl Column {
     fn instead(&self, policies: Policies) -> Option<&'static str> {
         match (self.needs, policies) {
             (Needs::Policies | Needs::PoliciesSwitchedOn, Policies::None) => Some("by webhook"),
-            (Needs::PoliciesSwitchedOn, Policies::Stable) => Some("as it comes"),
+            (Needs::PoliciesSwitchedOn, Policies::Stable) => Some("same as *pods*"),
             _ => None,
         }
     }
