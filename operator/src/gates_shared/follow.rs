@@ -4,6 +4,7 @@ use crate::watch::{PAGE, WATCH_SECONDS};
 use futures::StreamExt as _;
 use kube::{
     Api,
+    core::Status,
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event},
@@ -18,6 +19,39 @@ use tokio::task::AbortHandle;
 /// How long a watch that was refused once must go without another refusal to be believed again: longer than the longest pause
 /// between two attempts.
 const BELIEVED_AFTER: Duration = Duration::from_secs(75);
+
+/// For how long a refusal of the first list is taken for one that will pass: an API server that has just started may not know its rights
+/// yet.
+pub const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Codes by which an API server that is busy or has just started refuses what it will answer later.
+const PASSES: [u16; 3] = [429, 503, 504];
+
+/// The first list of a kind, which the API server refuses.
+#[derive(Debug)]
+pub struct RefusedList {
+    kind: &'static str,
+    since: Option<tokio::time::Instant>,
+}
+
+impl RefusedList {
+    /// It is not refused so far. `kind` is the plural that people read.
+    pub const fn of(kind: &'static str) -> Self {
+        Self { kind, since: None }
+    }
+
+    /// What cannot be listed, why, and what to do, once the refusal has lasted.
+    pub fn lasts(&mut self, refusal: &Status) -> Option<String> {
+        if PASSES.contains(&refusal.code) {
+            return None;
+        }
+        let remedy =
+            if refusal.code == 403 { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
+        let message = &refusal.message;
+        tracing::error!(message, "{} cannot be listed: {remedy}", self.kind);
+        let since = *self.since.get_or_insert_with(tokio::time::Instant::now);
+        (since.elapsed() >= REFUSED_FOR).then(|| format!("{} ({message}; {remedy})", self.kind))
+    }
+}
 
 /// Ends the tasks that are not wanted any more; returns what they were for.
 pub fn keep<K: Ord + Clone>(tasks: &mut BTreeMap<K, AbortHandle>, wanted: &BTreeSet<K>) -> Vec<K> {

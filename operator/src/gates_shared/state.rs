@@ -24,7 +24,7 @@ pub struct GateState {
     world: Mutex<World>,
     judged: AtomicBool,
     links: Mutex<Option<BTreeMap<Key, GateLinks>>>,
-    unreadable: Mutex<Option<String>>,
+    unreadable: Mutex<BTreeMap<&'static str, String>>,
     statuses: Mutex<BTreeMap<Key, NodeReadinessGateStatus>>,
     compat: Mutex<CompatGates>,
     pods: Arc<PodGateState>,
@@ -150,18 +150,23 @@ impl GateState {
         }
     }
 
-    /// Why gates cannot be listed, as long as they never were: nobody waits for them. Whether that is news.
-    pub(crate) fn cannot_list(&self, why: Option<String>) -> bool {
+    /// Why gates of a kind cannot be listed, as long as they never were: nobody waits for them. Whether that is news.
+    pub(crate) fn cannot_list(&self, kind: &'static str, why: Option<String>) -> bool {
         let mut known = self.unreadable.lock();
-        let is_news = *known != why;
-        *known = why;
+        let before = known.get(kind).cloned();
+        let is_news = before != why;
+        match why {
+            Some(why) => known.insert(kind, why),
+            None => known.remove(kind),
+        };
         is_news
     }
 
     /// How gates bear on a resource whose pods have these labels; `None` until they are known.
     pub fn links(&self, namespace: &str, name: &str, labels: &serde_json::Value) -> Option<GateLinks> {
-        if let Some(why) = self.unreadable.lock().clone() {
-            return Some(GateLinks { unreadable: Some(why), ..GateLinks::default() });
+        let unreadable: Vec<_> = self.unreadable.lock().values().cloned().collect();
+        if !unreadable.is_empty() {
+            return Some(GateLinks { unreadable: Some(unreadable.join(", ")), ..GateLinks::default() });
         }
         let links = self.links.lock().as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
         self.pods.links(links, namespace, labels)

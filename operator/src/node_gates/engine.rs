@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     backoff::pause_with_jitter,
-    gates_shared::{Changes, GateState, WebhookService, definitions, policy_sync},
+    gates_shared::{Changes, GateState, WebhookService, definitions, follow::RefusedList, policy_sync},
     metrics::GateMetrics,
     readable::Readable,
     watch::{Observer, PAGE, WATCH_SECONDS},
@@ -56,17 +56,14 @@ use std::{
 use tokio::{sync::mpsc::Sender, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
+/// What this loop lists.
+const NODE_GATES: &str = "NodeReadinessGates";
 /// Patches under way at once.
 const PARALLEL: usize = 64;
 /// Least time between two writes of status of one gate.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// So many refusals of patches of one node in a row are told in the status of its gates: one or two are the course of things.
 const TOLD_AFTER: u32 = 5;
-/// For how long a refusal of the list of gates is taken for one that will pass: an API server that has just started may not know its rights
-/// yet.
-const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Codes by which an API server that is busy or has just started refuses what it will answer later.
-const PASSES: [u16; 3] = [429, 503, 504];
 /// What gates are made from is read again at once, or, where that takes longer than this, after ten times as long: thousands of resources
 /// that come one by one are to cost a tenth of a core.
 const LONG: Duration = Duration::from_millis(5);
@@ -131,7 +128,7 @@ pub struct Engine {
     known: Readable<String, NodeReadinessGate>,
     listed: bool,
     /// Since when gates must not be listed.
-    refused: Option<tokio::time::Instant>,
+    refused: RefusedList,
     refresh: Refresh,
     /// What was listed is what the state knows: without its gates, records of theirs would seem to be left behind.
     refreshed: bool,
@@ -209,7 +206,7 @@ impl Engine {
             metrics: options.metrics,
             known: Readable::default(),
             listed: false,
-            refused: None,
+            refused: RefusedList::of(NODE_GATES),
             refresh: Refresh { due: false, after: Instant::now() },
             refreshed: false,
             unsatisfiable: BTreeMap::new(),
@@ -313,17 +310,10 @@ impl Engine {
                 }
             }
             // Passes wait for this list. If its refusal lasts, what can do without the list goes on, and status says what is wrong.
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed && !PASSES.contains(&status.code) => {
-                let forbidden = status.code == 403;
-                let remedy =
-                    if forbidden { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
-                let message = &status.message;
-                tracing::error!(message, "NodeReadinessGates cannot be listed: {remedy}");
-                let since = *self.refused.get_or_insert_with(tokio::time::Instant::now);
-                if since.elapsed() < REFUSED_FOR {
-                    return;
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed => {
+                if let Some(why) = self.refused.lasts(&status) {
+                    self.cannot_list(Some(why));
                 }
-                self.cannot_list(Some(format!("{message}; {remedy}")));
             }
             Err(error) => tracing::warn!(%error, "watch of NodeReadinessGates failed; trying again"),
         }
@@ -331,7 +321,7 @@ impl Engine {
 
     /// Passes over resources say so, or that it is over.
     fn cannot_list(&self, why: Option<String>) {
-        if self.state.cannot_list(why) {
+        if self.state.cannot_list(NODE_GATES, why) {
             self.observer.wake(|_| true);
         }
     }

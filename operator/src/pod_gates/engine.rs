@@ -10,6 +10,7 @@ use crate::{
     backoff,
     gates_shared::{
         GateState, WebhookService,
+        follow::RefusedList,
         pod_state::{Changes, Followed, PodGateState},
         policy_sync,
     },
@@ -74,6 +75,9 @@ pub struct EngineOptions {
     pub admission_policies: bool,
 }
 
+/// What this loop lists.
+const POD_GATES: &str = "PodReadinessGates";
+
 /// The loop's state.
 pub struct Engine {
     client: Client,
@@ -89,6 +93,7 @@ pub struct Engine {
     /// Gates as they were read last; one that cannot be decoded any more keeps what it said.
     known: Readable<Key, PodReadinessGate>,
     listed: bool,
+    refused: RefusedList,
     /// Those of them whose spec was let go, because their namespace has too many.
     without_spec: BTreeSet<Key>,
     /// The same of those that are just listed.
@@ -139,6 +144,7 @@ impl Engine {
             metrics: options.metrics,
             known: Readable::default(),
             listed: false,
+            refused: RefusedList::of(POD_GATES),
             without_spec: BTreeSet::new(),
             thinned: BTreeSet::new(),
             lacking: BTreeSet::new(),
@@ -236,6 +242,11 @@ impl Engine {
                 // Updates of nodes do not wait for a right that they do not need.
                 self.gates_are_known();
             }
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed && !self.state.known().has_gates => {
+                if let Some(why) = self.refused.lasts(&status) {
+                    self.cannot_list(Some(why));
+                }
+            }
             Err(error) => tracing::warn!(%error, "watch of PodReadinessGates failed; trying again"),
         }
     }
@@ -332,8 +343,16 @@ impl Engine {
         changed
     }
 
+    /// Passes over resources say so, or that it is over.
+    fn cannot_list(&self, why: Option<String>) {
+        if self.gates.cannot_list(POD_GATES, why) {
+            self.observer.wake(|_| true);
+        }
+    }
+
     /// Passes over resources need not wait any more.
     fn gates_are_known(&self) {
+        self.cannot_list(None);
         if !std::mem::replace(&mut self.state.known().has_gates, true) {
             self.observer.wake(|_| true);
         }

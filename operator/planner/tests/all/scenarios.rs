@@ -678,7 +678,7 @@ fn a_removal_ends_though_somebody_gives_the_deployment_replicas_again() {
 #[test]
 fn a_resource_whose_gates_cannot_be_read_says_so_keeps_what_runs_and_goes_on_once_they_can() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
-    operator.gates.unreadable = Some("nodereadinessgates is forbidden".into());
+    operator.gates.unreadable = Some("NodeReadinessGates (nodereadinessgates is forbidden)".into());
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     for _ in 0..30 {
         let plan = world.fair_second(&mut operator).unwrap();
@@ -690,7 +690,7 @@ fn a_resource_whose_gates_cannot_be_read_says_so_keeps_what_runs_and_goes_on_onc
     operator.gates.unreadable = None;
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
     // It can be deleted all the same.
-    operator.gates.unreadable = Some("nodereadinessgates is forbidden".into());
+    operator.gates.unreadable = Some("NodeReadinessGates (nodereadinessgates is forbidden)".into());
     world.change(|cluster| cluster.edit_resource(|resource| resource.deleting = true));
     world.run_until(&mut operator, 120, |world| world.cluster.resource.is_none()).unwrap();
     assert_eq!((world.leftovers(), &world.audit.violations), (Vec::new(), &Vec::new()));

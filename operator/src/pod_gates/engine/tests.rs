@@ -88,6 +88,28 @@ async fn of_gates_that_are_too_many_no_spec_is_held_until_they_get_their_turn() 
     assert!(engine.state.known().world.gates[&next].spec.source.label.is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn passes_over_resources_say_that_gates_cannot_be_listed_unless_it_passes_or_a_right_is_missing() {
+    let (mut engine, ..) = engine();
+    engine.gates.link(BTreeMap::new());
+    let told = |engine: &Engine| engine.gates.links("web", "edge", &json!({})).map(|links| links.unreadable.unwrap_or_default());
+    for (code, seconds, said) in
+        [(503, 60, None), (500, 9, None), (500, 2, Some("PodReadinessGates (no")), (403, 0, Some("")), (500, 60, Some(""))]
+    {
+        let refusal = |message: &str| {
+            let status = json!({"status": "Failure", "message": message, "reason": "x", "code": code});
+            watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap()))
+        };
+        engine.gate_event(Err(refusal("no")), &mut BTreeMap::new());
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        engine.gate_event(Err(refusal("no")), &mut BTreeMap::new());
+        let told = told(&engine);
+        assert_eq!(told.as_deref().map(|told| told.split(';').next().unwrap_or_default()), said, "{code} after {seconds} s");
+        // Conditions that pods list stay.
+        assert!(!engine.state.known().has_all);
+    }
+}
+
 #[tokio::test]
 async fn namespaces_take_turns_however_many_pods_one_of_them_has() {
     let (mut engine, ..) = engine();

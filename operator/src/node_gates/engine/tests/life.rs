@@ -1,6 +1,7 @@
 //! The life of a gate: its finalizer, the list that shows it or is refused, the end of its dry run, its deletion.
 
 use super::*;
+use crate::gates_shared::follow::REFUSED_FOR;
 
 #[tokio::test]
 async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tried_again_by_the_tick_alone() {
