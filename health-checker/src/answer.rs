@@ -93,7 +93,7 @@ pub fn render(identity: &Identity, view: &View, verdict: Verdict, since: Timesta
         headers,
         body: serde_json::to_vec(&body).unwrap_or_default().into(),
         since,
-        ages: Watch::ALL.into_iter().map(|watch| (watch, view.age_of(watch, now))).collect(),
+        ages: view.watches.iter().map(|watch| (*watch, view.age_of(*watch, now))).collect(),
         verdict,
     }
 }

@@ -2,7 +2,7 @@
 // Comments here become the text of --help, where back quotes around names only disturb.
 #![allow(clippy::doc_markdown)]
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use health_checker::{admin::AdminAddress, view::ReadyPolicy};
 use std::{net::IpAddr, path::PathBuf};
 
@@ -62,6 +62,11 @@ pub struct Run {
     /// Unix socket that `check` uses. Its directory must belong to this pod alone.
     #[arg(long, env = "READY_SOCKET", default_value = "/tmp/health-checker-ready.sock")]
     pub ready_socket: PathBuf,
+
+    /// false: do not watch the Node, for which this process then needs no right. Only the operator tells it then that the node is about
+    /// to be taken away.
+    #[arg(long, env = "WATCH_NODE", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub watch_node: bool,
 
     /// Seconds without news from the API server after which this process repeats the readiness probes of the pods. 0: never.
     #[arg(long, env = "PROBE_AFTER", default_value_t = 10)]

@@ -85,7 +85,8 @@ async fn serve(run: Run) -> Result<()> {
     let mut signals = Signals::new()?;
     let client = client().await?;
     let identity = Identity { namespace: run.namespace.clone(), name: run.ingress_daemonset.clone(), node: run.node_name.clone() };
-    let view = View { probe_after: Duration::from_secs(run.probe_after.into()), ..View::new(run.ready_policy) };
+    let watches: &'static [Watch] = if run.watch_node { &Watch::ALL } else { Watch::WITHOUT_NODE };
+    let view = View { watches, probe_after: Duration::from_secs(run.probe_after.into()), ..View::new(run.ready_policy) };
     let (published, unsynced) = PublishedVerdict::new(identity, view);
     let (answers, mut answer) = watch::channel(unsynced);
     let (states, state) = watch::channel(Readiness::Syncing);
@@ -192,9 +193,11 @@ fn start_watching(run: &Run, client: &kube::Client, published: PublishedVerdict,
     let on_node = Some(format!("spec.nodeName={}", run.node_name));
     let (pods, again) = source(Watch::Pods, format!("/api/v1/namespaces/{namespace}/pods"), labels, on_node);
     tokio::spawn(feed::follow::<watched_objects::Pod>(client.clone(), pods, again, Update::Pods, news.clone()));
-    let itself = Some(format!("metadata.name={}", run.node_name));
-    let (node, again) = source(Watch::Node, "/api/v1/nodes".into(), None, itself);
-    tokio::spawn(feed::follow::<watched_objects::Node>(client.clone(), node, again, Update::Node, news.clone()));
+    if run.watch_node {
+        let itself = Some(format!("metadata.name={}", run.node_name));
+        let (node, again) = source(Watch::Node, "/api/v1/nodes".into(), None, itself);
+        tokio::spawn(feed::follow::<watched_objects::Node>(client.clone(), node, again, Update::Node, news.clone()));
+    }
     let (candidates, to_probe) = watch::channel(Candidates::default());
     if run.probe_after > 0 {
         tokio::spawn(local_probes::gather(to_probe, Duration::from_secs(run.probe_after.into()), news));

@@ -130,7 +130,7 @@ impl PublishedVerdict {
         Candidates {
             disowned: counted().any(|pod| pod.disowned),
             pods: pods.map(|pod| (pod.uid.clone(), pod.probes.clone())).collect(),
-            heard: Watch::ALL.into_iter().map(|watch| self.view.seen(watch)).min().flatten(),
+            heard: self.view.watches.iter().map(|watch| self.view.seen(*watch)).min().flatten(),
         }
     }
 }
@@ -173,5 +173,15 @@ mod tests {
             news.send(News::Watch { update, at: time::Instant::now().into_std() }).await.unwrap();
         }
         becomes(VerdictReason::Serving).await;
+    }
+
+    #[tokio::test]
+    async fn without_a_watch_of_the_node_silence_is_that_of_the_others() {
+        let begin = Instant::now();
+        let mut view = healthy(begin);
+        (view.watches, view.node.seen) = (Watch::WITHOUT_NODE, None);
+        let identity = Identity { namespace: "web".into(), name: "edge".into(), node: "n1".into() };
+        let published = PublishedVerdict::new(identity, view).0;
+        assert_eq!(published.candidates(begin).heard, Some(begin), "else probes are never repeated from here");
     }
 }

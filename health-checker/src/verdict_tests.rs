@@ -1,5 +1,5 @@
 use super::*;
-use crate::view::{NodeFacts, ObjectChange, PodFacts, Update};
+use crate::view::{NodeFacts, ObjectChange, PodFacts, Update, Watch};
 use crds::token::Token;
 use proptest::prelude::*;
 
@@ -157,6 +157,20 @@ fn nothing_is_served_before_all_three_watches_have_listed() {
     assert_eq!(reason_after(|view| view.node.seen = None), VerdictReason::NotSynced);
     assert_eq!(reason_after(|view| view.pods.seen = None), VerdictReason::NotSynced);
     assert_eq!(reason_after(|view| view.deployments.seen = None), VerdictReason::NotSynced);
+}
+
+#[test]
+fn a_node_that_is_not_watched_is_neither_waited_for_nor_too_old() {
+    let now = Instant::now();
+    let mut view = healthy(now);
+    (view.watches, view.node.seen) = (Watch::WITHOUT_NODE, None);
+    view.node.objects.clear();
+    assert_eq!(verdict(&view, now).reason, VerdictReason::Serving);
+    let later = now + CONFIRM_AFTER + Duration::from_secs(1);
+    assert_eq!(verdict(&view, later).reason, VerdictReason::StaleView, "it did not serve before");
+    view.apply(Update::Pods(ObjectChange::Unchanged), later);
+    view.apply(Update::Deployments(ObjectChange::Unchanged), later);
+    assert_eq!(verdict(&view, later).reason, VerdictReason::Serving);
 }
 
 #[test]

@@ -98,7 +98,7 @@ pub struct NodeFacts {
     pub deleting: bool,
 }
 
-/// One of the three watches.
+/// One of the watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Watch {
     /// The node's Deployment.
@@ -112,6 +112,8 @@ pub enum Watch {
 impl Watch {
     /// Every watch.
     pub const ALL: [Self; 3] = [Self::Deployments, Self::Pods, Self::Node];
+    /// Those that need no right beyond the namespace. That the Node is about to go is then known by the token alone.
+    pub const WITHOUT_NODE: &'static [Self] = &[Self::Deployments, Self::Pods];
 
     /// The word in logs and metrics.
     pub fn as_str(self) -> &'static str {
@@ -207,11 +209,13 @@ impl<T> Shelf<T> {
 pub struct View {
     /// How many pods must be ready.
     pub policy: ReadyPolicy,
+    /// The watches that there are.
+    pub watches: &'static [Watch],
     /// The node's Deployments; more than one only by mistake.
     pub deployments: Shelf<DeploymentFacts>,
     /// The node's pods.
     pub pods: Shelf<PodFacts>,
-    /// The Node; empty when it is missing.
+    /// The Node; empty when it is missing or not watched.
     pub node: Shelf<NodeFacts>,
     /// Pods, by UID, whose readiness probe failed when repeated from here, and when that was established.
     pub failed_here: BTreeMap<String, Instant>,
@@ -233,6 +237,7 @@ impl View {
     pub fn new(policy: ReadyPolicy) -> Self {
         Self {
             policy,
+            watches: &Watch::ALL,
             deployments: Shelf::default(),
             pods: Shelf::default(),
             node: Shelf::default(),
@@ -277,9 +282,9 @@ impl View {
         self.age_of(watch, now).is_none_or(|age| age > CONFIRM_AFTER)
     }
 
-    /// Age of the oldest part; `None` until all three have listed once.
+    /// Age of the oldest part; `None` until all watches have listed once.
     pub fn age(&self, now: Instant) -> Option<Duration> {
-        Watch::ALL.into_iter().map(|watch| self.age_of(watch, now)).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
+        self.watches.iter().map(|watch| self.age_of(*watch, now)).try_fold(Duration::ZERO, |oldest, age| Some(oldest.max(age?)))
     }
 
     /// Counts as a ready replica here. That a kubelet is not heard of far away is no reason to take out a node that serves,

@@ -64,3 +64,17 @@ async fn a_node_that_is_out_does_not_come_back_on_an_old_view() {
     api.hang(false);
     until(Duration::from_secs(20), "it serves", async || verdict(port).await.0 == "200").await;
 }
+
+#[tokio::test]
+async fn one_that_does_not_watch_the_node_asks_for_none_and_serves_by_what_is_in_the_namespace() {
+    let (api, port) = (Api::start().await, free_port());
+    let agent = Agent::start(&api, port, &["--watch-node=false"]);
+    agent.ready().await;
+    until(Duration::from_secs(5), "two lists and two watches", async || api.requests().len() == 4).await;
+    assert_eq!(verdict(port).await.0, "200");
+    api.write_token("Updating");
+    until(Duration::from_secs(5), "it is out", async || verdict(port).await.1 == "Updating").await;
+    api.write_token("Closed");
+    until(Duration::from_secs(5), "it serves", async || verdict(port).await.0 == "200").await;
+    assert!(!api.requests().iter().any(|path| path.contains("/nodes")), "{:?}", api.requests());
+}
