@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::node_readiness_gate::GateTaint;
 use planner::{
     node_gates::legacy,
-    spec::node_rights::{DETACH_KEYS, DetachKeys, NamespaceKeys, NamespaceTaints, NodeRights},
+    spec::node_rights::{DETACH_KEYS, DetachKeys, EVERY_NAMESPACE, NamespaceKeys, NamespaceTaints, NodeRights},
 };
 use std::net::SocketAddr;
 
@@ -105,6 +105,11 @@ pub struct Run {
     /// `NodeReadinessGate` has no namespace and does not need this flag.
     #[arg(long, env = "ALLOWED_NODE_TAINTS", value_name = "NAMESPACE=KEY[:EFFECT]", value_delimiter = ',')]
     pub allowed_node_taints: Vec<NamespaceTaints>,
+    /// Namespaces whose health checkers may read Nodes, separated by commas; `*` for all, and an empty value
+    /// (`--allowed-node-readers=`) for none. Anyone who may create pods there can read all Nodes, too. In other namespaces a health
+    /// checker learns from the operator alone that its node is about to be taken away.
+    #[arg(long, env = "ALLOWED_NODE_READERS", value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace, default_value = EVERY_NAMESPACE)]
+    pub allowed_node_readers: Vec<String>,
     /// Namespaces whose `PodReadinessGates` may follow, with `objectCondition`, objects of other namespaces and objects without a
     /// namespace. Separated by commas; `*` for all. Anyone who may create gates there learns what those conditions say. Default: none.
     #[arg(long, env = "ALLOWED_FOREIGN_OBJECTS", value_name = "NAMESPACE", value_delimiter = ',')]
@@ -115,9 +120,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Labels, annotations and taints that resources may have written to Nodes.
+    /// Labels, annotations and taints that resources may have written to Nodes, and whose health checkers read Nodes.
     pub fn node_rights(&self) -> NodeRights {
-        NodeRights { detach_keys: flat(&self.allowed_detach_keys), taints: self.allowed_node_taints.clone() }
+        NodeRights {
+            detach_keys: flat(&self.allowed_detach_keys),
+            taints: self.allowed_node_taints.clone(),
+            readers: self.allowed_node_readers.clone(),
+        }
     }
 }
 
@@ -241,6 +250,13 @@ impl CleanupNodes {
     }
 }
 
+/// A namespace, or all, or none.
+fn namespace(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_name = text.bytes().all(plain) && !text.starts_with('-') && !text.ends_with('-') && text.len() <= 63;
+    if is_name || text == EVERY_NAMESPACE { Ok(text.to_owned()) } else { Err("it must be the name of a namespace, or *".to_owned()) }
+}
+
 fn parse_taint(text: &str) -> Result<GateTaint, String> {
     let (key, effect) = text.split_once(':').filter(|(key, _)| !key.is_empty()).ok_or("it must be KEY:EFFECT")?;
     Ok(GateTaint { key: key.to_owned(), value: None, effect: effect.parse()? })
@@ -295,6 +311,16 @@ mod tests {
         assert_eq!(given, ["web=a/*".parse().unwrap(), KeyPattern::One("b".into()).into()]);
         assert!(rights(&["--allowed-detach-keys=a b"]).unwrap_err().contains("must be a key such as"));
         assert!(rights(&["--allowed-node-taints=b/x"]).unwrap_err().contains("NAMESPACE=KEY"));
+        let reading = |arguments: &[&str]| {
+            let rights = rights(arguments).unwrap();
+            ["web", "dns", "tenant", ""].map(|namespace| rights.allows_reading(namespace))
+        };
+        assert_eq!(reading(&[]), [true; 4]);
+        assert_eq!(reading(&["--allowed-node-readers=web,dns"]), [true, true, false, false]);
+        assert_eq!(reading(&["--allowed-node-readers="])[..3], [false; 3]);
+        for wrong in ["web, dns", "Web", "web/*", "-web"] {
+            assert!(rights(&[&format!("--allowed-node-readers={wrong}")]).unwrap_err().contains("name of a namespace"), "{wrong}");
+        }
     }
 
     #[test]

@@ -158,6 +158,7 @@ pub const ALL: &[Scenario] = &[
     ownership::NEEDS_FINALIZERS,
     ownership::BOUND,
     ownership::NAMED_ACCOUNT,
+    ownership::NODE_READERS,
     tenants::ROLES,
     tenants::HOSTILE,
     missing_rights::TO_READ,

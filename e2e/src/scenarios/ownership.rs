@@ -4,6 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use crds::IngressDaemonSet;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
 use crate::{
@@ -12,6 +15,7 @@ use crate::{
     cluster::{product, workload},
     eventually::eventually,
     host::images,
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
 };
 
@@ -207,4 +211,45 @@ async fn named_account(bed: &mut Bed) -> Result<()> {
     }
     bed.haproxy.serves(MINUTE * 3, &["n1", "n2"]).await?;
     product::is_complete(bed, 2, product::ROLLED_OUT).await
+}
+
+/// Whoever runs the cluster allows no namespace any more what each was allowed.
+pub const NODE_READERS: Scenario = Scenario {
+    name: "health_checkers_that_may_not_read_nodes_any_more_lose_the_right_once_replaced_and_a_node_that_departs_is_detached",
+    options: product::four_nodes,
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(node_readers(bed)),
+};
+
+async fn node_readers(bed: &mut Bed) -> Result<()> {
+    const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+    product::serve(bed, product::rolling_update(1, product::deployment_mark()), &NODES).await?;
+    let uid = Api::<IngressDaemonSet>::default_namespaced(bed.client.clone()).get(product::NAME).await?.metadata.uid.context("no UID")?;
+    let account = format!("system:serviceaccount:default:health-checker-{}", crds::names::uid8(&uid));
+    ensure!(may_list_nodes(bed, &account).await?, "by default health checkers read Nodes");
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let deployment = format!("deployment/{}", operator::NAME);
+    // In a bed a pod of the operator cannot listen beside another one on the same node.
+    let strategy = r#"{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}"#;
+    bed.kubectl(&["patch", &deployment, "-n", operator::NAMESPACE, "--type=merge", "-p", strategy]).await?;
+    bed.kubectl(&["set", "env", &deployment, "-n", operator::NAMESPACE, "ALLOWED_NODE_READERS=another"]).await?;
+    eventually(MINUTE * 3, "the account may not list Nodes", async || {
+        ensure!(!may_list_nodes(bed, &account).await?, "it may");
+        Ok(())
+    })
+    .await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    bed.say("the health checkers were replaced, lost the right, and take nodes out and in as before");
+    bed.kubectl(&["taint", "node", "n4", &format!("{}=now:NoSchedule", crds::names::DEPARTURE_TAINTS[0])]).await?;
+    bed.haproxy.serves(MINUTE, &NODES[..3]).await?;
+    bed.say("a node that an autoscaler takes was taken out by the operator");
+    traffic.all_served(bed).await
+}
+
+async fn may_list_nodes(bed: &Bed, user: &str) -> Result<bool> {
+    let asks = json!({ "spec": { "user": user, "resourceAttributes": { "verb": "list", "resource": "nodes" } } });
+    let reviews = Api::<SubjectAccessReview>::all(bed.client.clone());
+    let answer = reviews.create(&PostParams::default(), &serde_json::from_value(asks)?).await?;
+    Ok(answer.status.context("no answer")?.allowed)
 }

@@ -63,6 +63,8 @@ pub struct Snapshot {
     pub reserved: Vec<u64>,
     /// Seconds since this process last looked at the resource, by a clock that nobody sets; 0 at first.
     pub watched: i64,
+    /// Seconds since this process first looked at it, by the same clock.
+    pub known_for: i64,
     /// What this process has counted so far.
     pub clocks: Clocks,
     /// What this process has seen so far of nodes whose revision is not proved.
@@ -134,6 +136,7 @@ impl Snapshot {
             answers: BTreeMap::new(),
             reserved: Vec::new(),
             watched: 0,
+            known_for: 0,
             clocks: Clocks::default(),
             sights: Sights::default(),
             listed_since_rebuild: false,

@@ -41,12 +41,13 @@ impl RefusedList {
 
     /// What cannot be listed, why, and what to do, once the refusal has lasted.
     pub fn lasts(&mut self, refusal: &Status) -> Option<String> {
+        let message = &refusal.message;
         if PASSES.contains(&refusal.code) {
+            tracing::warn!(message, "{} cannot be listed yet; trying again", self.kind);
             return None;
         }
         let remedy =
             if refusal.code == 403 { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
-        let message = &refusal.message;
         tracing::error!(message, "{} cannot be listed: {remedy}", self.kind);
         let since = *self.since.get_or_insert_with(tokio::time::Instant::now);
         (since.elapsed() >= REFUSED_FOR).then(|| format!("{} ({message}; {remedy})", self.kind))

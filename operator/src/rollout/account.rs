@@ -24,7 +24,7 @@ pub async fn ask_rights(client: &Client, memory: &mut Memory, snapshot: &mut Sna
     let (lacks, asked_again) = match former {
         Some(account) if account.ask_again > Instant::now() => (account.lacks, account.ask_again),
         former => {
-            let answer = tokio::time::timeout(TIMEOUT, lacking(client, &snapshot.resource.namespace, &name)).await;
+            let answer = tokio::time::timeout(TIMEOUT, lacking(client, snapshot, &name)).await;
             let lacks = match answer.unwrap_or_else(|_| Err(Error::Transient("no answer in time".into()))) {
                 Ok(lacks) => Some(lacks),
                 Err(error) => {
@@ -40,10 +40,11 @@ pub async fn ask_rights(client: &Client, memory: &mut Memory, snapshot: &mut Sna
     memory.account = Some(NamedAccount { name, lacks, ask_again: asked_again });
 }
 
-async fn lacking(client: &Client, namespace: &str, name: &str) -> Result<Vec<String>, Error> {
+async fn lacking(client: &Client, snapshot: &Snapshot, name: &str) -> Result<Vec<String>, Error> {
+    let namespace = snapshot.resource.namespace.as_str();
     let api: Api<SubjectAccessReview> = Api::all(client.clone());
     let mut lacks = Vec::new();
-    for (verb, group, resource, everywhere) in health_checker::needed() {
+    for (verb, group, resource, everywhere) in health_checker::needed(snapshot) {
         let attributes = ResourceAttributes {
             namespace: (!everywhere).then(|| namespace.to_owned()),
             verb: Some(verb.to_owned()),

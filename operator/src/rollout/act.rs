@@ -7,6 +7,7 @@ use crate::{
 };
 use kube::Client;
 use planner::{Action, Snapshot, objects::health_checker, plan::Supporting};
+use serde_json::Value;
 
 /// Writes health checkers.
 pub(super) fn is_checker(action: &Action) -> bool {
@@ -91,6 +92,9 @@ impl Actor<'_> {
             Action::Apply { object: Supporting::DaemonSet(_), .. } => memory.accept_checkers(),
             Action::Apply { object, body } => {
                 memory.assert(health_checker::assertion(object, body));
+            }
+            Action::Delete { object: object @ Supporting::ClusterRoleBinding(_), .. } => {
+                memory.assert(health_checker::assertion(object, &Value::Null));
             }
             Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),
             _ => {}

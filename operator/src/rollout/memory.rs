@@ -104,13 +104,14 @@ pub struct Memory {
     /// What writes were based on that were refused for it, by object.
     stale: BTreeMap<String, (String, Instant)>,
     asserted: BTreeMap<String, Instant>,
+    began: Option<Instant>,
     expected: BTreeMap<Kind, (u64, Instant)>,
 }
 
 impl Memory {
     /// Nothing is remembered of this resource.
     pub fn of(uid: &str) -> Self {
-        Self { uid: uid.to_owned(), ..Self::default() }
+        Self { uid: uid.to_owned(), began: Some(Instant::now()), ..Self::default() }
     }
 
     /// Whole seconds since the last look. They are those of `now`, so that what is left of a period and when it ends agree; where
@@ -140,6 +141,7 @@ impl Memory {
         snapshot.foreign_names.extend(self.foreign_names.iter().cloned());
         snapshot.reserved.clone_from(&self.reserved);
         snapshot.asserted = self.asserted_lately();
+        snapshot.known_for = self.began.map_or(0, |began| i64::try_from(began.elapsed().as_secs()).unwrap_or(i64::MAX));
         snapshot.refusals = self.active_refusals(snapshot.resource.generation);
         snapshot.template_refusal = self.template_refusal(snapshot.resource.generation).map(str::to_owned);
         let refused = self.checkers_refusal.as_ref().filter(|refusal| refusal.generation == snapshot.resource.generation);

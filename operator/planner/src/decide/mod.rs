@@ -94,7 +94,7 @@ fn refusal(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> 
     }
     let unreadable = || {
         let why = snapshot.gates.unreadable.as_ref()?;
-        let message = format!("the operator cannot read NodeReadinessGates, and updates nothing until it can: {why}");
+        let message = format!("the operator updates nothing until it can read {why}");
         Some(SpecProblem { reason: "GatesUnreadable", message })
     };
     node_rights::refused_mark(&snapshot.node_rights, &snapshot.resource)
@@ -593,6 +593,8 @@ impl<'a> Pass<'a> {
             self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
             return self.plan;
         }
+        // Whatever the spec is.
+        health_checker::revoke(self.snapshot, false, &mut self.plan);
         if self.snapshot.gates.watched {
             self.plan.replicas = Some(replicas::of(self.snapshot, self.settings, managed_nodes));
         }

@@ -18,9 +18,14 @@ use serde_json::{Value, json};
 
 /// Where a health checker finds the key of its resource's health checkers.
 const KEY: &str = "/run/hand-over/key";
-/// Environment variables, not arguments: an older image, which the resource may name, knows neither and ignores them.
+/// Environment variables, not arguments: an older image, which the resource may name, knows none of them and ignores them.
 const KEY_VARIABLE: &str = "HAND_OVER_KEY";
 const UNPROVED_VARIABLE: &str = "TAKE_UNPROVED";
+const WATCH_NODE_VARIABLE: &str = "WATCH_NODE";
+
+/// Seconds for which an operator that has just begun waits for the replacement of health checkers that may not read Nodes any more: enough
+/// for a hundred nodes, one after the other.
+const REVOKED_AFTER: i64 = 600;
 
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
 const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
@@ -57,22 +62,31 @@ fn named(spec: &IngressDaemonSetSpec) -> Option<&str> {
     spec.health_checker.as_ref()?.service_account_name.as_deref().filter(|_| !uses_old_image(spec))
 }
 
-/// Rights that a health checker needs: verb, API group, resource, and whether cluster-wide. They are those of its two `ClusterRoles`.
-pub fn needed() -> impl Iterator<Item = (&'static str, &'static str, &'static str, bool)> {
+/// Rights that the resource's health checkers need: verb, API group, resource, and whether cluster-wide. They are those of two
+/// `ClusterRoles`, or, where they may not read Nodes, of the first one.
+pub fn needed(snapshot: &Snapshot) -> impl Iterator<Item = (&'static str, &'static str, &'static str, bool)> {
     let resources = [("apps", "deployments", false), ("", "pods", false), ("", "nodes", true)];
-    resources.into_iter().flat_map(|(group, resource, everywhere)| ["list", "watch"].map(|verb| (verb, group, resource, everywhere)))
+    let reads_nodes = reads_nodes(snapshot);
+    let resources = resources.into_iter().filter(move |(.., everywhere)| reads_nodes || !everywhere);
+    resources.flat_map(|(group, resource, everywhere)| ["list", "watch"].map(|verb| (verb, group, resource, everywhere)))
+}
+
+fn reads_nodes(snapshot: &Snapshot) -> bool {
+    snapshot.node_rights.allows_reading(&snapshot.resource.namespace)
 }
 
 /// What the named account lacks, and what to do.
 pub fn account_lacks(snapshot: &Snapshot) -> Option<String> {
     let (name, namespace) = (named_account(snapshot)?, &snapshot.resource.namespace);
-    let (lacks, all) = (&snapshot.account_lacks, names::HEALTH_CHECKER_NODE_ROLE);
+    let lacks = &snapshot.account_lacks;
+    let all = format!(" and ClusterRole {} cluster-wide", names::HEALTH_CHECKER_NODE_ROLE);
     (!lacks.is_empty()).then(|| {
         format!(
             "ServiceAccount {namespace}/{name} (healthChecker.serviceAccountName) may not {}: remove the field, or bind ClusterRole {} \
-             to the account in its namespace and ClusterRole {all} cluster-wide; until then health checkers do not change",
+             to the account in its namespace{}; until then health checkers do not change",
             lacks.join(", "),
             names::HEALTH_CHECKER_ROLE,
+            if reads_nodes(snapshot) { &all } else { "" },
         )
     })
 }
@@ -133,6 +147,7 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
             Some(set) => serving &= is_settled(set),
         }
     }
+    revoke(snapshot, serving, plan);
     hold_refused(snapshot, plan);
     // A port that is added serves before one that is removed stops.
     let mut unwanted: Vec<_> =
@@ -207,6 +222,24 @@ pub fn clean(snapshot: &Snapshot, plan: &mut Plan) {
     plan.actions.push(Action::Delete { object: Supporting::ClusterRoleBinding(cluster_binding_name(&snapshot.resource)), uid: None });
 }
 
+/// Takes the right to read Nodes from health checkers of a namespace that may not read them, once all are replaced: one of before would not
+/// begin to serve without it. What holds their replacement up may be the work of whoever edits the resource, so it does not wait for ever.
+pub fn revoke(snapshot: &Snapshot, replaced: bool, plan: &mut Plan) {
+    if reads_nodes(snapshot) {
+        return;
+    }
+    let waits = REVOKED_AFTER.saturating_sub(snapshot.known_for);
+    if !replaced && waits > 0 {
+        plan.recheck(snapshot.now.saturating_add(waits));
+        return;
+    }
+    let object = Supporting::ClusterRoleBinding(cluster_binding_name(&snapshot.resource));
+    let delete = Action::Delete { object: object.clone(), uid: None };
+    if !snapshot.asserted.contains(&assertion(&object, &Value::Null)) && !plan.actions.contains(&delete) {
+        plan.actions.push(delete);
+    }
+}
+
 fn account_name(resource: &Resource) -> String {
     format!("health-checker-{}", resource.uid8())
 }
@@ -215,14 +248,15 @@ fn cluster_binding_name(resource: &Resource) -> String {
     format!("ingress-daemonset-health-checker-{}", resource.uid)
 }
 
-/// The Secret; and, unless the spec names one, the `ServiceAccount` with its rights: read pods and Deployments of the namespace, and Nodes.
+/// The Secret; and, unless the spec names one, the `ServiceAccount` with its rights: read pods and Deployments of the namespace, and Nodes
+/// where that is allowed.
 fn rights(snapshot: &Snapshot, plan: &mut Plan) {
     let resource = &snapshot.resource;
     let account = account_name(resource);
     let mut objects = vec![Supporting::Secret(account.clone())];
     if named(&resource.spec).is_none() {
-        let binding = Supporting::ClusterRoleBinding(cluster_binding_name(resource));
-        objects.extend([Supporting::ServiceAccount(account.clone()), Supporting::RoleBinding(account.clone()), binding]);
+        objects.extend([Supporting::ServiceAccount(account.clone()), Supporting::RoleBinding(account.clone())]);
+        objects.extend(reads_nodes(snapshot).then(|| Supporting::ClusterRoleBinding(cluster_binding_name(resource))));
     }
     for object in objects {
         // These are not watched: each process writes them once in a while, which repairs what somebody changed.
@@ -253,7 +287,8 @@ fn right(resource: &Resource, object: &Supporting, account: &str) -> Value {
     }
 }
 
-/// What is remembered of a supporting object that was written: its key and the account it speaks of.
+/// What is remembered of a supporting object that was written, or of one that was deleted, without a body: its key and the account it
+/// speaks of.
 pub fn assertion(object: &Supporting, body: &Value) -> String {
     assertion_of(object, body["subjects"][0]["name"].as_str().or_else(|| body["metadata"]["name"].as_str()).unwrap_or_default())
 }
@@ -278,13 +313,18 @@ fn daemon_set(snapshot: &Snapshot, settings: &ResolvedSpec, name: &str, port: u1
         format!("--termination-log={TERMINATION_LOG}"),
     ];
     args.extend(checker.bind_address.map(|address| format!("--bind-address={address}")));
+    let mut variables = vec![
+        json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}),
+        json!({"name": KEY_VARIABLE, "value": KEY}),
+    ];
+    variables.extend((!reads_nodes(snapshot)).then(|| json!({"name": WATCH_NODE_VARIABLE, "value": "false"})));
     let mut container = json!({
         "name": "health-checker",
         "image": image,
         "imagePullPolicy": checker.image_pull_policy.unwrap_or_else(|| "IfNotPresent".into()),
         "command": ["/health-checker"],
         "args": args,
-        "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}, {"name": KEY_VARIABLE, "value": KEY}],
+        "env": variables,
         "readinessProbe": {
             "exec": {"command": ["/health-checker", "check", "--ready-socket=/run/health-checker/ready.sock"]},
             "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3,

@@ -1,4 +1,5 @@
-//! What a resource of a namespace may have the operator write to Nodes. Nodes belong to everybody: who runs the operator says it, by flags.
+//! What a resource of a namespace may have the operator write to Nodes, and whether its health checkers may read them. Nodes belong to
+//! everybody: who runs the operator says it, by flags.
 
 use super::SpecProblem;
 use crate::facts::Resource;
@@ -17,18 +18,24 @@ pub const DETACH_KEYS: [&str; 3] = [
     "node-detacher.variant.run/detached",
 ];
 
-/// What resources may have the operator write to Nodes.
+/// How flags name all namespaces.
+pub const EVERY_NAMESPACE: &str = "*";
+
+/// What resources may have the operator write to Nodes, and whose health checkers read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRights {
     /// Keys for `annotateNodeToDetach` and `labelNodeToDetach`.
     pub detach_keys: Vec<NamespaceKeys>,
     /// Taints that `nodeReadinessTaint` may name.
     pub taints: Vec<NamespaceTaints>,
+    /// Namespaces whose health checkers may read Nodes; `*` for every one.
+    pub readers: Vec<String>,
 }
 
 impl Default for NodeRights {
     fn default() -> Self {
-        Self { detach_keys: DETACH_KEYS.map(|key| KeyPattern::One(key.to_owned()).into()).to_vec(), taints: Vec::new() }
+        let detach_keys = DETACH_KEYS.map(|key| KeyPattern::One(key.to_owned()).into()).to_vec();
+        Self { detach_keys, taints: Vec::new(), readers: vec![EVERY_NAMESPACE.to_owned()] }
     }
 }
 
@@ -36,7 +43,7 @@ impl NodeRights {
     /// Everything: for whoever only reads, or decides alone.
     pub fn all() -> Self {
         let taints = [None, Some(Effect::NoExecute)].map(|effect| NamespaceTaints { of: KeyPattern::All.into(), effect });
-        Self { detach_keys: vec![KeyPattern::All.into()], taints: taints.to_vec() }
+        Self { detach_keys: vec![KeyPattern::All.into()], taints: taints.to_vec(), ..Self::default() }
     }
 
     /// The mark of a resource of this namespace may be written to Nodes.
@@ -52,6 +59,11 @@ impl NodeRights {
     /// A resource of this namespace may put this taint on Nodes.
     pub fn allows_taint(&self, namespace: &str, taint: &GateTaint) -> bool {
         self.taints.iter().any(|right| right.of.allow(namespace, &taint.key) && right.has_effect(taint.effect))
+    }
+
+    /// Health checkers of this namespace may read Nodes: then so may every pod of the namespace, which can use their account.
+    pub fn allows_reading(&self, namespace: &str) -> bool {
+        self.readers.iter().any(|reader| reader == namespace || reader == EVERY_NAMESPACE)
     }
 
     /// Some namespace's resources may taint Nodes with this key, whatever the effect, by a right that is not about every key.

@@ -13,6 +13,7 @@ use planner::{
     facts::{DaemonSetFacts, NodeFacts, OtherResource},
     plan::Supporting,
     snapshot::CheckersRefusal,
+    spec::node_rights::NodeRights,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
@@ -493,6 +494,76 @@ fn only_an_account_of_the_operators_own_gets_rights_from_it() {
     assert_eq!(account_of(&written(&plan).unwrap()), "default");
 }
 
+/// A resource of a namespace whose health checkers may not read Nodes.
+fn without_nodes(checker: Value) -> Snapshot {
+    let readers = vec!["another".to_owned()];
+    Snapshot { node_rights: Arc::new(NodeRights { readers, ..NodeRights::default() }), ..with_account(checker) }
+}
+
+/// `ClusterRoleBindings` that are deleted.
+fn revoked(plan: &Plan) -> usize {
+    plan.actions.iter().filter(|action| matches!(action, Action::Delete { object: Supporting::ClusterRoleBinding(_), .. })).count()
+}
+
+#[test]
+fn where_nodes_may_not_be_read_health_checkers_neither_watch_theirs_nor_get_the_right_to() {
+    let plan = decide(&without_nodes(json!({})));
+    assert_eq!(accounts(&plan).iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["account", "in the namespace"]);
+    assert_eq!(variables(&written(&plan).unwrap(), "WATCH_NODE"), [json!("false")]);
+    let namespace = snapshot().resource.namespace;
+    for readers in [vec![namespace], vec!["another".to_owned(), "*".to_owned()]] {
+        let node_rights = Arc::new(NodeRights { readers, ..NodeRights::default() });
+        let plan = decide(&Snapshot { node_rights, ..with_account(json!({})) });
+        assert_eq!((accounts(&plan).len(), variables(&written(&plan).unwrap(), "WATCH_NODE")), (3, vec![]));
+    }
+}
+
+#[test]
+fn the_right_to_read_nodes_is_taken_from_health_checkers_once_none_needs_it() {
+    let former = written(&decide(&with_account(json!({})))).unwrap();
+    let mut snapshot = without_nodes(json!({}));
+    store(&mut snapshot, &former, true);
+    let first = decide(&snapshot);
+    assert_eq!((revoked(&first), variables(&written(&first).unwrap(), "WATCH_NODE")), (0, vec![json!("false")]));
+    store(&mut snapshot, &written(&first).unwrap(), false);
+    assert_eq!(revoked(&decide(&snapshot)), 0, "a node may still have the former one");
+    store(&mut snapshot, &written(&first).unwrap(), true);
+    let last = decide(&snapshot);
+    assert_eq!(revoked(&last), 1);
+    let object = last.actions.iter().find_map(|action| match action {
+        Action::Delete { object, .. } => Some(object.clone()),
+        _ => None,
+    });
+    snapshot.asserted.insert(planner::objects::health_checker::assertion(&object.unwrap(), &Value::Null));
+    assert_eq!(revoked(&decide(&snapshot)), 0, "it is not asked for in each pass");
+    // One without health ports has no use for it either.
+    snapshot.asserted.clear();
+    snapshot.daemon_sets.clear();
+    snapshot.resource.spec.health_check_node_ports.clear();
+    assert_eq!(revoked(&decide(&snapshot)), 1);
+    assert_eq!(revoked(&decide(&with_account(json!({})))), 0);
+}
+
+#[test]
+fn nobody_keeps_the_right_to_read_nodes_by_what_holds_health_checkers_up() {
+    let named = json!({"serviceAccountName": "nosuch"});
+    let lacking = Snapshot { account_lacks: vec!["list pods".into()], ..without_nodes(named) };
+    let mut refused = without_nodes(json!({}));
+    refused.resource.spec.template = Value::Null;
+    assert!(decide(&refused).status.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False"));
+    let mut deleted = without_nodes(json!({}));
+    deleted.resource.deleting = true;
+    let mut unsettled = without_nodes(json!({"image": "nosuch"}));
+    let first = written(&decide(&unsettled)).unwrap();
+    store(&mut unsettled, &first, false);
+    for (case, snapshot) in [("lacking", lacking), ("refused", refused), ("deleted", deleted), ("unsettled", unsettled)] {
+        for (known_for, times) in [(599, 0), (600, 1)] {
+            assert_eq!(revoked(&decide(&Snapshot { known_for, ..snapshot.clone() })), times, "{case}: {known_for} s");
+        }
+    }
+    assert_eq!(revoked(&decide(&Snapshot { known_for: 600, ..with_account(json!({})) })), 0, "it may read them");
+}
+
 #[test]
 fn health_checkers_whose_account_lacks_a_right_stay_as_they_are_and_the_condition_says_which() {
     let mut snapshot = with_account(json!({"serviceAccountName": "checker"}));
@@ -507,6 +578,12 @@ fn health_checkers_whose_account_lacks_a_right_stay_as_they_are_and_the_conditio
     }
     snapshot.account_lacks.clear();
     assert!(written(&decide(&snapshot)).is_some());
+    // Nobody is to bind what the namespace may not have.
+    let mut snapshot = without_nodes(json!({"serviceAccountName": "checker"}));
+    snapshot.account_lacks = vec!["list pods".into()];
+    let plan = decide(&snapshot);
+    let said = plan.status.conditions.iter().find(|condition| condition.type_ == "HealthCheckersReady").unwrap();
+    assert!(said.message.contains("list pods") && !said.message.contains("cluster-wide"), "{}", said.message);
 }
 
 #[test]
