@@ -90,10 +90,10 @@ const PODS: &str = "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_
 const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 # Versions of Kubernetes
 
-Kubernetes supports its newest three or four minor versions. The tests run the same scenarios on each of them, and on
-one before. *Nodes* are new nodes that a gate taints, and *pods* are new pods that get the conditions of a gate. The
-scenario of pods takes what the product chooses, a policy if the API server has them, and then the webhook. *Run* is the
-commit that was tested, and the day: `+` if files differed from it.
+This operator supports the versions below: those that Kubernetes supports, its newest three or four minor ones, and one
+before. The tests run the same scenarios on each. *Nodes* are new nodes that a gate taints, and *pods* are new pods that
+get the conditions of a gate. The scenario of pods takes what the product chooses, a policy if the API server has them,
+and then the webhook. *Run* is the commit that was tested, and the day: `+` if files differed from it.
 
 ";
 const DOCUMENT: &str = "docs/kubernetes-versions.md";

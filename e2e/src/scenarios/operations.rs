@@ -38,7 +38,14 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let operator = operator.context("the operator has no pod")?;
     let health = format!("{}:{}", bed.address("n4")?, product::HEALTH_PORT);
     let filled = |command: String| {
-        let values = [("ADDRESS:PORT", &*health), ("NAMESPACE/NAME", "default/edge"), ("NODE", "n4"), ("NAME", "edge"), ("POD", operator)];
+        let values = [
+            ("ADDRESS:PORT", &*health),
+            ("NAMESPACE/NAME", "default/edge"),
+            ("NODE", "n4"),
+            ("NAME", "edge"),
+            ("POD", operator),
+            ("NUMBER", "1"),
+        ];
         values.into_iter().fold(command, |command, (name, value)| command.replace(name, value))
     };
     let run = async |heading: &str| -> Result<String> {
@@ -63,7 +70,7 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let said = bed.recorder.history().await?;
     let said: Vec<_> = said.iter().skip(from).filter(|seen| seen.kind == Kind::IngressDaemonSet).collect();
     ensure!(said.iter().any(|seen| seen.object["spec"]["paused"] == true), "it was not paused");
-    ensure!(said.iter().any(|seen| seen.object["spec"]["rollbackTo"]["revision"] == 0), "it was not turned back");
+    ensure!(said.iter().any(|seen| seen.object["spec"]["rollbackTo"]["revision"] == 1), "it was not turned back");
     ensure!(
         said.last().is_some_and(|seen| seen.object["spec"]["paused"] == false && seen.object["spec"]["rollbackTo"].is_null()),
         "{:?}",

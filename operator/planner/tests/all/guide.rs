@@ -242,7 +242,7 @@ fn the_taints_by_which_nodes_go_are_those_that_the_operator_looks_for() {
 #[test]
 fn the_times_of_presets_are_those_that_the_operator_waits() {
     let text = guide();
-    let presets = column(&text, "preset").into_iter().zip(column(&text, "out")).zip(column(&text, "back"));
+    let presets = column(&text, "preset").into_iter().zip(column(&text, "until out")).zip(column(&text, "until back"));
     let mut seen = BTreeSet::new();
     for ((preset, out), back) in presets {
         let preset = preset.trim_matches('`').to_owned();
