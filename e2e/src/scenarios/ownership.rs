@@ -248,7 +248,12 @@ async fn node_readers(bed: &mut Bed) -> Result<()> {
 }
 
 async fn may_list_nodes(bed: &Bed, user: &str) -> Result<bool> {
-    let asks = json!({ "spec": { "user": user, "resourceAttributes": { "verb": "list", "resource": "nodes" } } });
+    is_allowed(bed, user, &json!({ "verb": "list", "resource": "nodes" })).await
+}
+
+/// Whether the API server lets a user do what these attributes of a `SubjectAccessReview` say.
+pub(super) async fn is_allowed(bed: &Bed, user: &str, attributes: &Value) -> Result<bool> {
+    let asks = json!({ "spec": { "user": user, "resourceAttributes": attributes } });
     let reviews = Api::<SubjectAccessReview>::all(bed.client.clone());
     let answer = reviews.create(&PostParams::default(), &serde_json::from_value(asks)?).await?;
     Ok(answer.status.context("no answer")?.allowed)

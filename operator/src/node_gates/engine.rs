@@ -127,7 +127,6 @@ pub struct Engine {
     /// Gates as they were read last, by name; one that cannot be decoded any more keeps what it said.
     known: Readable<String, NodeReadinessGate>,
     listed: bool,
-    /// Since when gates must not be listed.
     refused: RefusedList,
     refresh: Refresh,
     /// What was listed is what the state knows: without its gates, records of theirs would seem to be left behind.
