@@ -146,6 +146,10 @@ pub struct RolloutState {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     #[schemars(length(max = 100))]
     pub lost: BTreeSet<String>,
+    /// Names of the Nodes in `lost`, by UID, as far as they are known: a Node that is gone cannot be asked.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 100))]
+    pub lost_nodes: BTreeMap<String, String>,
     /// Last seen value of the resource's annotation `…/retry`. A new value accepts all failures so far.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub retry: String,

@@ -115,7 +115,11 @@ fn failures(ledger: &Ledger) -> Vec<String> {
     let here = rollout().flat_map(|rollout| &rollout.failed).map(|(node, failure)| format!("node {node} ({})", failure.reason));
     let gone =
         rollout().flat_map(planner::rollout::rollout_state::gone).map(|gone| format!("deleted node {} ({})", gone.node, gone.reason));
-    let lost = rollout().map(|rollout| rollout.lost.len()).filter(|lost| *lost > 0).map(|lost| format!("{lost} lost machines"));
+    let lost =
+        rollout().flat_map(|rollout| rollout.lost.iter().map(|uid| (uid, rollout.lost_nodes.get(uid)))).map(|(uid, name)| match name {
+            Some(name) => format!("lost machine {name}"),
+            None => format!("lost machine with the UID {uid}"),
+        });
     let suspect = suspects(ledger).map(|node| format!("suspect node {node}"));
     rolled_back.chain(here).chain(gone).chain(lost).chain(suspect).collect()
 }

@@ -158,10 +158,10 @@ pub fn halt(settings: &ResolvedSpec, rollout: &RolloutState, managed_nodes: &[Ma
     let condemns = too_many_lost || counted.iter().any(|(.., reason)| *reason != Reason::DetachTimeout.word());
     let on = counted.iter().min().map(|(_, node, reason)| format!("failed on {failed} nodes, first on {node} ({reason})"));
     let machines = too_many_lost.then(|| {
-        let is_there = |managed: &&ManagedNode<'_>| managed.node.is_some_and(|node| rollout.lost.contains(&node.uid));
-        let there: Vec<_> = managed_nodes.iter().filter(is_there).map(|managed| managed.name).take(NAMED).collect();
-        let names = if there.is_empty() { String::new() } else { format!(", among them {}", there.join(", ")) };
-        format!("has lost {lost} machines ({LOST_NODES}){names}")
+        let known: BTreeSet<_> = rollout.lost_nodes.values().map(String::as_str).collect();
+        let named: Vec<_> = known.into_iter().take(NAMED).collect();
+        let among = if named.is_empty() { String::new() } else { format!(", among them {}", named.join(", ")) };
+        format!("has lost {lost} machines ({LOST_NODES}){among}")
     });
     let limit = match restarts {
         _ if too_many_lost => None,
@@ -251,6 +251,7 @@ pub fn observe(
         retried.extend(std::mem::take(&mut rollout.failed).into_keys());
         rollout.failed_nodes.clear();
         rollout.lost.clear();
+        rollout.lost_nodes.clear();
         forgiven = true;
     }
     rollout.retry.clone_from(&snapshot.resource.retry);
@@ -312,8 +313,9 @@ fn reach(
     let uid = |node: &str| snapshot.nodes.get(node).map(|node| node.uid.as_str());
     let went: Vec<_> = rollout.reached.iter().filter(|(node, reached)| uid(node) != Some(reached)).collect();
     let lost = went.into_iter().filter(|(node, uid)| !announced(node) && !sights.excuses(uid));
-    let lost: Vec<_> = lost.map(|(_, uid)| uid.clone()).collect();
-    rollout.lost.extend(lost);
+    let lost: Vec<_> = lost.map(|(node, uid)| (uid.clone(), node.clone())).collect();
+    rollout.lost.extend(lost.iter().map(|(uid, _)| uid.clone()));
+    rollout.lost_nodes.extend(lost);
     // Whoever drains a node before it goes has cordoned it.
     let stays =
         |node: &str| managed_nodes.get(node).is_some_and(|managed| managed.chosen && managed.node.is_some_and(|node| !node.unschedulable));
@@ -334,6 +336,9 @@ fn note_losses(snapshot: &Snapshot, sights: &Sights, rollout: &mut RolloutState)
     while rollout.lost.len() > REMEMBERED {
         rollout.lost.pop_first();
     }
+    let here = snapshot.nodes.iter().filter(|(_, node)| rollout.lost.contains(&node.uid));
+    rollout.lost_nodes.extend(here.map(|(name, node)| (node.uid.clone(), name.clone())));
+    rollout.lost_nodes.retain(|uid, _| rollout.lost.contains(uid));
 }
 
 /// Machines that were lost after they had been given the revision, at which it has failed: one may be by chance.
