@@ -343,7 +343,8 @@ fn held_by_spec(plan: &Plan) -> Option<&'static str> {
 
 /// What everything waits for that a person, time or a window has to settle, while nothing is under way.
 fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
-    let stands = |state: &NodeProgress| state.phase == NodePhase::Failed || matches!(state.reason, Reason::Drained(_));
+    let stands =
+        |state: &NodeProgress| state.phase == NodePhase::Failed || matches!(state.reason, Reason::Drained(_) | Reason::DetachAborted);
     let under_way = ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)));
     plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(|reason| reason.class().holds_all).filter(|_| !under_way)
 }

@@ -442,6 +442,8 @@ fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 90);
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
+    // It keeps its slot, but nothing is under way.
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
     let node = failed(&world).remove(0);
     world.change(|cluster| cluster.detacher = Detacher::Good);
     annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
