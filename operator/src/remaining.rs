@@ -33,7 +33,8 @@ pub async fn report(client: &Client, refuse: bool) -> RemainingReport {
     let kinds = [
         Remaining {
             plural: "IngressDaemonSets",
-            meaning: "Their pods and health checkers keep serving. Nobody updates them, and new nodes get no pods.",
+            meaning: "Their pods and health checkers keep serving. Nobody updates them, and new nodes get no pods. \
+                      Nodes that are out stay out, and new nodes keep the taint of nodeReadinessTaint.",
             names: names::<IngressDaemonSet>(client).await,
         },
         Remaining {
