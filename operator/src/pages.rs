@@ -15,13 +15,21 @@ const LONGEST: u64 = 16 << 20;
 /// Hands each object of a list to `take` before the next one is decoded; returns what the last page says of the list. A page has at most so
 /// many objects, and fewer where they are large. The pages are of one moment: where the API server does not know it any
 /// more, the list fails (410).
-pub async fn pages<K>(api: &Api<K>, mut parameters: ListParams, most: u32, mut take: impl FnMut(K)) -> kube::Result<ListMeta>
+pub async fn pages<K>(api: &Api<K>, parameters: ListParams, most: u32, take: impl FnMut(K)) -> kube::Result<ListMeta>
+where
+    K: Resource + Clone + DeserializeOwned,
+{
+    pages_of(api, parameters, most, LONGEST, take).await
+}
+
+/// The same, where the longest answer that is read has so many bytes.
+async fn pages_of<K>(api: &Api<K>, mut parameters: ListParams, most: u32, longest: u64, mut take: impl FnMut(K)) -> kube::Result<ListMeta>
 where
     K: Resource + Clone + DeserializeOwned,
 {
     let mut page = most;
     loop {
-        let Some(text) = answer(api, &parameters.clone().limit(page)).await? else {
+        let Some(text) = answer(api, &parameters.clone().limit(page), longest).await? else {
             page = (page / 8).max(1);
             continue;
         };
@@ -48,10 +56,13 @@ where
 }
 
 /// One page as it is sent; `None` if it is too long and could be shorter.
-async fn answer<K: Resource + Clone + DeserializeOwned>(api: &Api<K>, parameters: &ListParams) -> kube::Result<Option<Vec<u8>>> {
+async fn answer<K>(api: &Api<K>, parameters: &ListParams, longest: u64) -> kube::Result<Option<Vec<u8>>>
+where
+    K: Resource + Clone + DeserializeOwned,
+{
     let request = Request::new(api.resource_url()).list(parameters).map_err(kube::Error::BuildRequest)?;
     let body = api.clone().into_client().request_stream(request).await?;
-    let longest = if parameters.limit.is_some_and(|limit| limit > 1) { LONGEST } else { u64::MAX };
+    let longest = if parameters.limit.is_some_and(|limit| limit > 1) { longest } else { u64::MAX };
     let mut text = Vec::new();
     body.take(longest).read_to_end(&mut text).await.map_err(kube::Error::ReadEvents)?;
     Ok((text.len() as u64 != longest).then_some(text))
@@ -131,6 +142,9 @@ mod tests {
     use kube::client::Body;
     use serde_json::json;
 
+    /// Answers and objects are so many times shorter here than those of an API server.
+    const SHORTER: usize = 64;
+
     /// Names of what is listed from an API server with so many `ConfigMaps` of this length, and the limits that it was asked for.
     async fn listed(count: usize, length: usize) -> (Vec<String>, Vec<usize>) {
         let (service, mut server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
@@ -156,7 +170,9 @@ mod tests {
         };
         let list = async move {
             let api = Api::<ConfigMap>::all(kube::Client::new(service, "default"));
-            all(&api, ListParams::default(), 100).await.unwrap()
+            let mut all = Vec::new();
+            pages_of(&api, ListParams::default(), 100, LONGEST / SHORTER as u64, |object| all.push(object)).await.unwrap();
+            all
         };
         let (found, limits) = tokio::join!(list, serve);
         (found.into_iter().filter_map(|found| found.metadata.name).collect(), limits)
@@ -166,10 +182,11 @@ mod tests {
     async fn every_object_is_listed_once_and_pages_that_are_too_long_have_fewer() {
         let names = |count: usize| (0..count).map(|number| format!("c{number}")).collect::<Vec<_>>();
         assert_eq!(listed(250, 10).await, (names(250), vec![100, 100, 100]));
-        assert_eq!(listed(25, 1 << 20).await, (names(25), vec![100, 12, 24]));
-        assert_eq!(listed(40, 1 << 20).await, (names(40), vec![100, 12, 24, 3, 6, 12, 24]));
+        let mebibytes = |count: usize| (count << 20) / SHORTER;
+        assert_eq!(listed(25, mebibytes(1)).await, (names(25), vec![100, 12, 24]));
+        assert_eq!(listed(40, mebibytes(1)).await, (names(40), vec![100, 12, 24, 3, 6, 12, 24]));
         // One that is too long by itself is read all the same.
-        assert_eq!(listed(2, 17 << 20).await, (names(2), vec![100, 12, 1, 2, 1]));
+        assert_eq!(listed(2, mebibytes(17)).await, (names(2), vec![100, 12, 1, 2, 1]));
     }
 
     #[tokio::test]

@@ -30,6 +30,18 @@ impl JsonPatch {
         self.push(json!({"op": "remove", "path": path}))
     }
 
+    /// Changes nothing and tests nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// These operations, and then those of `other`.
+    #[must_use]
+    pub fn then(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
     fn push(mut self, operation: Value) -> Self {
         self.0.push(operation);
         self

@@ -113,7 +113,7 @@ fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebib
     let observer = Observer::default();
     let before = resident_kib();
     // Those that are too large, and too many of those that are not.
-    for (namespace, characters) in [("large", 1 << 20), ("many", 60_000)] {
+    for (namespace, characters) in [("large", 1 << 18), ("many", 60_000)] {
         let mut listing = Vec::new();
         for index in 0..COUNT {
             listing.extend(observer.cut(vec![resource(namespace, index, characters)]));
@@ -137,7 +137,7 @@ fn is_whole(facts: &DeploymentFacts) -> bool {
 fn objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may() {
     /// In KiB: what is known of them, and a list of as many beside it.
     const MOST: usize = 150 << 10;
-    const COUNT: usize = 300;
+    const COUNT: usize = 150;
     if !is_alone("objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may") {
         return;
     }
@@ -223,7 +223,7 @@ fn what_objects_of_a_namespace_take_is_what_is_there() {
     observer.delete(&of(1, 0));
     assert_eq!(bytes(), 0);
     // A fleet of which each has the same takes no more than one of them.
-    for index in 0..1000 {
+    for index in 0..200 {
         observer.apply(of(index, 200_000));
     }
     assert_eq!(bytes(), one);

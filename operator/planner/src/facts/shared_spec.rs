@@ -1,6 +1,7 @@
 //! A Deployment's `spec` as the API server stores it, without holding what all nodes have in common once for each of them.
 
 use crate::facts::label_map::KeyInterner;
+use crds::names;
 use k8s_openapi::api::core::v1::Toleration;
 use serde_json::Value;
 use std::{
@@ -18,26 +19,41 @@ const OWN: char = '\0';
 /// held once for all of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharedSpec {
-    /// The spec; each text that is the Deployment's own is replaced by [`OWN`] and its place in `own`.
-    common: Arc<Value>,
+    common: Arc<Common>,
     own: Arc<[Box<str>]>,
+}
+
+/// What many have in common.
+#[derive(Debug, Default, PartialEq)]
+struct Common {
+    /// The spec; each text that is the Deployment's own is replaced by [`OWN`] and its place in `own`.
+    spec: Value,
+    /// The label of its template that is read of every Deployment several times in each pass.
+    revision: Option<Box<str>>,
+}
+
+impl From<Value> for Common {
+    fn from(spec: Value) -> Self {
+        let revision = template_label(&spec, names::REVISION_LABEL).map(Box::from);
+        Self { spec, revision }
+    }
 }
 
 impl From<Value> for SharedSpec {
     fn from(spec: Value) -> Self {
-        Self { common: Arc::new(spec), own: Arc::default() }
+        Self { common: Arc::new(spec.into()), own: Arc::default() }
     }
 }
 
 impl SharedSpec {
     /// The spec has this top-level field.
     pub fn has(&self, field: &str) -> bool {
-        self.common.get(field).is_some()
+        self.common.spec.get(field).is_some()
     }
 
     /// A copy of a top-level field; `None` if the spec lacks the field.
     pub fn get(&self, field: &str) -> Option<Value> {
-        let mut value = self.common.get(field)?.clone();
+        let mut value = self.common.spec.get(field)?.clone();
         each_text(&mut value, &mut |text| {
             if let Some(own) = self.own_text(text) {
                 *text = own.to_owned();
@@ -48,7 +64,7 @@ impl SharedSpec {
 
     /// A copy of the whole spec.
     pub fn to_value(&self) -> Value {
-        let mut value = (*self.common).clone();
+        let mut value = self.common.spec.clone();
         each_text(&mut value, &mut |text| {
             if let Some(own) = self.own_text(text) {
                 *text = own.to_owned();
@@ -64,7 +80,7 @@ impl SharedSpec {
 
     /// What it holds in common with others.
     pub fn common(&self) -> &Value {
-        &self.common
+        &self.common.spec
     }
 
     /// Bytes of the texts that are its own.
@@ -74,12 +90,18 @@ impl SharedSpec {
 
     /// A number among its fields.
     pub fn number(&self, field: &str) -> Option<i64> {
-        self.common.get(field)?.as_i64()
+        self.common.spec.get(field)?.as_i64()
     }
 
     /// A label of the pod template.
     pub fn template_label(&self, key: &str) -> Option<&str> {
-        let text = self.common.get("template")?.get("metadata")?.get("labels")?.get(key)?.as_str()?;
+        let text = template_label(&self.common.spec, key)?;
+        Some(self.own_text(text).unwrap_or(text))
+    }
+
+    /// The revision that the pod template carries.
+    pub fn revision(&self) -> Option<&str> {
+        let text = self.common.revision.as_deref()?;
         Some(self.own_text(text).unwrap_or(text))
     }
 
@@ -96,7 +118,7 @@ impl SharedSpec {
 
     /// A field as it is held.
     pub(crate) fn held(&self, field: &str) -> &Value {
-        self.common.get(field).unwrap_or(&Value::Null)
+        self.common.spec.get(field).unwrap_or(&Value::Null)
     }
 
     /// What a text that is held stands for, when it stands for another.
@@ -112,7 +134,7 @@ pub struct SpecInterner {
     /// Keys of labels and annotations.
     pub keys: KeyInterner,
     /// By a hash of the text, which may be as long as all that is held.
-    known: HashMap<u64, Weak<Value>>,
+    known: HashMap<u64, Weak<Common>>,
     hasher: RandomState,
     /// How many may be known before those are dropped that nobody holds any more.
     most: usize,
@@ -135,19 +157,24 @@ impl SpecInterner {
         SharedSpec { common: self.share(spec), own }
     }
 
-    fn share(&mut self, spec: Value) -> Arc<Value> {
+    fn share(&mut self, spec: Value) -> Arc<Common> {
         let key = self.hasher.hash_one(spec.to_string());
-        if let Some(known) = self.known.get(&key).and_then(Weak::upgrade).filter(|known| **known == spec) {
+        if let Some(known) = self.known.get(&key).and_then(Weak::upgrade).filter(|known| known.spec == spec) {
             return known;
         }
         if self.known.len() >= self.most {
             self.known.retain(|_, held| held.strong_count() > 0);
             self.most = (self.known.len() * 2).max(16);
         }
-        let shared = Arc::new(spec);
+        let shared = Arc::new(Common::from(spec));
         self.known.insert(key, Arc::downgrade(&shared));
         shared
     }
+}
+
+/// A label of the pod template, as it is held.
+fn template_label<'s>(spec: &'s Value, key: &str) -> Option<&'s str> {
+    spec.get("template")?.get("metadata")?.get("labels")?.get(key)?.as_str()
 }
 
 fn each_text(value: &mut Value, change: &mut impl FnMut(&mut String)) {
@@ -182,6 +209,17 @@ mod tests {
             assert_eq!(held.get("template"), spec(&format!("edge-{node}"), node).get("template").cloned());
             assert_eq!(held.template_label("name"), Some(format!("edge-{node}").as_str()));
             assert_eq!((held.template_label("app"), held.number("replicas")), (Some("edge"), Some(2)));
+            assert_eq!(held.revision(), None);
+        }
+    }
+
+    /// A node may be called as a revision is.
+    #[test]
+    fn a_revision_is_read_whosever_text_it_is() {
+        let spec = json!({ "template": { "metadata": { "labels": { names::REVISION_LABEL: "0a1b2c3d4e" } } } });
+        let mut specs = SpecInterner::default();
+        for held in [specs.intern(spec.clone(), &["0a1b2c3d4e"]), specs.intern(spec.clone(), &["n1"]), spec.into()] {
+            assert_eq!(held.revision(), Some("0a1b2c3d4e"));
         }
     }
 

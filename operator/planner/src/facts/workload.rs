@@ -70,7 +70,7 @@ impl DeploymentFacts {
 
     /// The revision that the pod template carries.
     pub fn revision(&self) -> &str {
-        self.template_label(crds::names::REVISION_LABEL).unwrap_or_default()
+        self.spec.revision().unwrap_or_default()
     }
 }
 

@@ -205,17 +205,16 @@ fn min_ready(patch: JsonPatch, snapshot: &Snapshot, deployment: &DeploymentFacts
 
 /// What a node that waits for its pods would wait for in vain, or not for long enough; `None` when nothing is to be changed.
 pub fn patience(snapshot: &Snapshot, deployment: &DeploymentFacts) -> Option<Value> {
-    let untouched = fenced(deployment, None);
-    let patch = min_ready(untouched.clone(), snapshot, deployment);
-    (patch != untouched).then(|| patch.into_value())
+    let patch = min_ready(JsonPatch::default(), snapshot, deployment);
+    (!patch.is_empty()).then(|| fenced(deployment, None).then(patch).into_value())
 }
 
 /// Everything that needs no grant, in one patch; `None` when nothing is to be changed.
 ///
 /// Labels and strategy always; template and replicas of a `New` Deployment; replicas of one that has none.
 pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, managed: &ManagedNode<'_>, deployment: &DeploymentFacts) -> Option<Value> {
-    let untouched = fenced(deployment, None);
-    let mut patch = untouched.clone();
+    // Of most nodes nothing is to be changed at most looks.
+    let mut patch = JsonPatch::default();
     for (key, value) in render::labels(&snapshot.resource, &deployment.name, managed.name) {
         let old = deployment.labels.get(&key);
         if old != Some(&value) {
@@ -252,5 +251,5 @@ pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, managed: &ManagedNod
     if deployment.labels.contains_key(names::BREAKER_LABEL) && (has_settled || new && behind) {
         patch = patch.remove(&label(names::BREAKER_LABEL));
     }
-    (patch != untouched).then(|| patch.into_value())
+    (!patch.is_empty()).then(|| fenced(deployment, None).then(patch).into_value())
 }

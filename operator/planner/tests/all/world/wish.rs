@@ -148,7 +148,16 @@ impl Wish {
 
     /// The revision of the template with this image.
     pub fn revision_of(&self, image: u8) -> String {
-        crds::hash::revision(&Self { image, promote: None, ..self.clone() }.spec().template)
+        crds::hash::revision(&self.template(image))
+    }
+
+    fn template(&self, image: u8) -> Value {
+        let image = format!("app:{image}");
+        let mut pod = json!({"containers": [{"name": "app", "image": image, "resources": {"requests": {"cpu": "1000m"}}}]});
+        if self.pool == Pool::Template {
+            pod["nodeSelector"] = json!({(POOL.0): POOL.1});
+        }
+        json!({"metadata": {"labels": {"app": "edge"}}, "spec": pod})
     }
 
     pub fn spec(&self) -> IngressDaemonSetSpec {
@@ -184,12 +193,9 @@ impl Wish {
         if self.marks == Marks::Timestamp {
             rolling["waitForDetachmentByAnnotatedTimestamp"] = json!({"key": STAMP, "gracePeriodSeconds": STAMP_GRACE});
         }
-        let mut pod = json!({"containers": [{"name": "app", "image": self.image(), "resources": {"requests": {"cpu": "1000m"}}}]});
         let mut selector = json!({"ingress": "true"});
-        match self.pool {
-            Pool::All => {}
-            Pool::Spec => selector[POOL.0] = POOL.1.into(),
-            Pool::Template => pod["nodeSelector"] = json!({(POOL.0): POOL.1}),
+        if self.pool == Pool::Spec {
+            selector[POOL.0] = POOL.1.into();
         }
         spec(json!({
             "podsPerNode": self.pods,
@@ -198,7 +204,7 @@ impl Wish {
             "nodeSelector": selector,
             "placement": self.placement,
             "healthCheckNodePorts": if self.marks == Marks::Node { json!([]) } else { json!([HEALTH_PORT]) },
-            "template": {"metadata": {"labels": {"app": "edge"}}, "spec": pod},
+            "template": self.template(self.image),
             "updateStrategy": {"type": if self.on_delete { "OnDelete" } else { "RollingUpdate" }, "rollingUpdate": rolling},
             "rollbackTo": self.rollback_to.map(|revision| json!({"revision": revision})),
             "promote": self.promote.map(|(image, step)| json!({"revision": self.revision_of(image), "step": step})),
