@@ -88,7 +88,7 @@ lint:
 generate:
 	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
 	cp crds/manifests/*.yaml deploy/chart/files/crds/
-	GENERATE=1 cargo test --locked --quiet -p e2e --test errors --test licences
+	GENERATE=1 cargo test --locked --quiet -p files
 
 manifests: $(HELM)
 	@.ci/chart manifests

@@ -5,8 +5,8 @@ use std::{
     fs,
 };
 
+use crate::repository;
 use anyhow::{Context, Result};
-use e2e::host::images::repository;
 use serde_json::Value;
 
 fn text(file: &str) -> Result<String> {

@@ -1,7 +1,7 @@
 //! What `deploy/` says of security; that the API server enforces it is seen in every scenario.
 
+use crate::repository;
 use anyhow::{Context, Result, anyhow};
-use e2e::host::images::repository;
 use mlua::LuaSerdeExt as _;
 use serde_json::{Value, json};
 

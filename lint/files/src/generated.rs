@@ -3,7 +3,7 @@
 
 use std::{env, fs};
 
-use e2e::host::images::repository;
+use crate::repository;
 
 /// `name` is what was generated from `source`; with `GENERATE` it becomes that.
 pub fn compare(name: &str, generated: &str, source: &str) {

@@ -1,0 +1,1 @@
+//! It has no code: see its manifest.
