@@ -57,9 +57,9 @@ pub struct Sights {
     pub(crate) lost: BTreeMap<String, Losses>,
     /// Boots of machines, by node, while there is a revision to prove.
     pub(crate) boots: BTreeMap<String, Boot>,
-    /// UIDs of Nodes that went without notice soon after their update, while no node without the revision went. They are kept as long as
-    /// the ledger counts them.
-    pub(crate) gone: BTreeSet<String>,
+    /// UIDs of Nodes that went without notice soon after their update, while no node without the revision went, with their names. They are
+    /// kept as long as the ledger counts them.
+    pub(crate) gone: BTreeMap<String, String>,
     /// UIDs of Nodes whose going says nothing of the revision.
     pub(crate) excused: BTreeSet<String>,
     /// Stands for the runs of all containers of the revision.

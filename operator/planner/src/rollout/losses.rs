@@ -61,25 +61,25 @@ impl<'l> Company<'l> {
 }
 
 impl Sights {
-    /// UIDs of Nodes that have gone: those that were lost with the revision, and those that say nothing of it. `tells`: the loss of a node
-    /// says something; it was lost now, or so many seconds before the last look.
+    /// UIDs of Nodes that have gone: those that were lost with the revision, with their names, and those that say nothing of it. `tells`: the
+    /// loss of a node says something; it was lost now, or so many seconds before the last look.
     pub(super) fn that_went(
         &self,
         snapshot: &Snapshot,
         targets: &Targets,
         ledger: &Ledger,
         tells: impl Fn(&str, Option<i64>) -> bool,
-    ) -> (BTreeSet<String>, BTreeSet<String>) {
-        let (mut gone, mut excused) = (BTreeSet::new(), BTreeSet::new());
+    ) -> (BTreeMap<String, String>, BTreeSet<String>) {
+        let (mut gone, mut excused) = (BTreeMap::new(), BTreeSet::new());
         let went = self.nodes.iter().filter(|(node, sight)| snapshot.nodes.get(*node).is_none_or(|there| there.uid != sight.node_uid));
         // What nobody saw run the revision says nothing of it: the Node went before its pods changed, or while no operator looked.
         let reached: BTreeMap<_, _> = targets.rollout_state(ledger).into_iter().flat_map(|rollout| &rollout.reached).collect();
         for (node, uid) in &reached {
             let ran = |sight: &Sight| sight.node_uid == **uid && sight.revision == targets.effective.revision;
             let there = snapshot.nodes.get(*node).is_some_and(|node| node.uid == **uid);
-            if self.revision == targets.effective.revision && self.gone.contains(*uid) && !there {
+            if self.revision == targets.effective.revision && self.gone.contains_key(*uid) && !there {
                 // Not in the ledger yet.
-                gone.insert((*uid).clone());
+                gone.insert((*uid).clone(), (*node).clone());
             } else if !self.nodes.get(*node).is_some_and(ran) {
                 excused.insert((*uid).clone());
             }
@@ -90,7 +90,7 @@ impl Sights {
             } else if sight.revision == targets.effective.revision
                 && (sight.is_recent(Periods::of(&targets.effective)) || reached.get(node) == Some(&&sight.node_uid))
             {
-                gone.insert(sight.node_uid.clone());
+                gone.insert(sight.node_uid.clone(), node.clone());
             }
         }
         (gone, excused)
@@ -129,11 +129,11 @@ impl Sights {
         managed.is_lost() && last.is_some_and(|loss| loss.since >= FORGOTTEN_AFTER)
     }
 
-    /// UIDs of Nodes that were lost after their update to this revision, which is not forgotten yet.
-    pub fn lost<'s>(&'s self, revision: &'s str) -> impl Iterator<Item = &'s str> {
-        let back = self.nodes.values().filter(move |sight| sight.losses > 0 && sight.revision == revision);
+    /// UIDs and names of Nodes that were lost after their update to this revision, which is not forgotten yet.
+    pub fn lost<'s>(&'s self, revision: &'s str) -> impl Iterator<Item = (&'s String, &'s String)> {
+        let back = self.nodes.iter().filter(move |(_, sight)| sight.losses > 0 && sight.revision == revision);
         let gone = self.gone.iter().filter(move |_| self.revision == revision);
-        back.map(|sight| &sight.node_uid).chain(gone).map(String::as_str)
+        back.map(|(node, sight)| (&sight.node_uid, node)).chain(gone)
     }
 
     /// The Node went at this look, and the revision is not why.

@@ -1,4 +1,4 @@
-//! A lost ledger: every object is fenced with one id before any grant is given again.
+//! A lost ledger: every object that holds no node is fenced with one id before any grant is given again.
 
 use crate::{
     facts::DeploymentFacts,

@@ -331,13 +331,14 @@ fn reach(
 /// Machines that were lost: those that are back until it is forgotten, those that went for good.
 fn note_losses(snapshot: &Snapshot, sights: &Sights, rollout: &mut RolloutState) {
     let revision = &rollout.revision;
-    rollout.lost.extend(sights.lost(revision).map(str::to_owned));
+    for (uid, node) in sights.lost(revision) {
+        rollout.lost.insert(uid.clone());
+        rollout.lost_nodes.insert(uid.clone(), node.clone());
+    }
     rollout.lost.retain(|uid| sights.remembers(uid, revision) || !snapshot.nodes.values().any(|node| node.uid == *uid));
     while rollout.lost.len() > REMEMBERED {
         rollout.lost.pop_first();
     }
-    let here = snapshot.nodes.iter().filter(|(_, node)| rollout.lost.contains(&node.uid));
-    rollout.lost_nodes.extend(here.map(|(name, node)| (node.uid.clone(), name.clone())));
     rollout.lost_nodes.retain(|uid, _| rollout.lost.contains(uid));
 }
 

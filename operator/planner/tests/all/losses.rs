@@ -368,7 +368,7 @@ fn a_dead_machine_that_is_ignored_does_not_hold_a_revision_up_for_good() {
 /// Machines whose instance ends when it dies: their Nodes go within seconds. T is longer than the proof.
 #[test]
 fn a_revision_after_which_machines_go_fails_though_they_go_after_it_was_proved() {
-    let mut said = Vec::new();
+    let (mut said, mut lost) = (Vec::new(), 0);
     for notready in [0, 5, 20, 40] {
         let (mut world, mut operator) = proving(&rolls_back(), 6, 1);
         edit(&mut world, |wish| wish.image = 2);
@@ -396,11 +396,15 @@ fn a_revision_after_which_machines_go_fails_though_they_go_after_it_was_proved()
             dying.retain(|(at, _)| *at > second);
             plan = world.fair_second(&mut operator).or(plan);
             current |= plan.as_ref().unwrap().status.revisions.current == bad;
+            let rollout = world.cluster.ledger().and_then(|ledger| ledger.rollout_state.clone()).unwrap_or_default();
+            lost += usize::from(!rollout.lost.is_empty());
+            assert!(rollout.lost.iter().eq(rollout.lost_nodes.keys()), "{rollout:#?}");
         }
         let plan = plan.unwrap();
         said.push((notready, gone, current, condition(&plan, "RolledBack") == ROLLED_BACK));
     }
     assert!(said.iter().all(|(.., back)| *back), "not Ready for so long, machines that went, ever current, rolled back: {said:?}");
+    assert_ne!(lost, 0, "none was in the ledger, with or without its name");
 }
 
 /// It kills the machine 70 s after readiness, which is back after 90 s.
