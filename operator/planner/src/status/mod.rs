@@ -243,6 +243,8 @@ fn progressing(
     let message = format!("{} of {} nodes run the newest revision, {} under way", nodes.updated, nodes.desired, ledger.grants.len());
     let waits = plan.step.is_some() || plan.node_states.values().any(|state| state.phase == NodePhase::Waiting);
     let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || waits;
+    let under_way = is_under_way(plan, ledger);
+    let is_silent = |reason: &&Reason| **reason == Reason::DetachTimeout || **reason == Reason::DetachAborted && !under_way;
     if snapshot.resource.deleting {
         ("Progressing", true, "Deleting", message)
     } else if settings.is_err() {
@@ -275,12 +277,12 @@ fn progressing(
         ("Progressing", false, "Complete", message)
     } else if let Some(message) = settings.ok().and_then(|settings| late(settings, plan, ledger)) {
         ("Progressing", false, DEADLINE, message)
-    } else if let Some(state) = holding(plan, ledger) {
+    } else if let Some(state) = holding(plan).filter(|_| !under_way) {
         ("Progressing", false, state.word(), format!("{message}; {}", state.message_of_rollout()))
-    } else if snapshot.resource.spec.paused && ledger.grants.is_empty() {
+    } else if snapshot.resource.spec.paused && !under_way {
         ("Progressing", false, "Paused", message)
-    } else if plan.node_states.values().any(|state| state.reason == Reason::DetachTimeout) {
-        ("Progressing", false, "DetachTimeout", message)
+    } else if let Some(silent) = plan.node_states.values().map(|state| &state.reason).find(is_silent) {
+        ("Progressing", false, silent.word(), message)
     } else if let Some(step) = plan.step.as_ref().filter(|_| ledger.grants.is_empty()) {
         ("Progressing", true, "RollingOut", format!("{message}; {}", step.message_of_rollout()))
     } else if ledger.grants.is_empty() && plan.node_states.values().all(|state| state.phase == NodePhase::Joining) {
@@ -341,12 +343,16 @@ fn held_by_spec(plan: &Plan) -> Option<&'static str> {
     plan.node_states.values().all(is_kept).then(|| plan.node_states.values().next().map(|state| state.reason.word())).flatten()
 }
 
-/// What everything waits for that a person, time or a window has to settle, while nothing is under way.
-fn holding<'p>(plan: &'p Plan, ledger: &Ledger) -> Option<&'p Reason> {
+/// A node that has a grant goes on by itself.
+fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     let stands =
         |state: &NodeProgress| state.phase == NodePhase::Failed || matches!(state.reason, Reason::Drained(_) | Reason::DetachAborted);
-    let under_way = ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)));
-    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(|reason| reason.class().holds_all).filter(|_| !under_way)
+    ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)))
+}
+
+/// What everything waits for that a person, time or a window has to settle.
+fn holding(plan: &Plan) -> Option<&Reason> {
+    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(|reason| reason.class().holds_all)
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.

@@ -450,6 +450,21 @@ fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
     world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
 
+/// No other node waits, by which the rollout would say that it has halted.
+#[test]
+fn the_last_node_that_was_given_up_is_not_under_way_also_while_paused() {
+    let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 1);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    world.change(|cluster| cluster.detacher = Detacher::Silent);
+    edit(&mut world, |wish| wish.image = 2);
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "DetachAborted")));
+    assert_eq!(condition(&plan, "Stalled"), Some(("True", "DetachAborted")));
+    edit(&mut world, |wish| wish.paused = true);
+    assert_eq!(condition(&seconds(&mut world, &mut operator, 5), "Progressing"), Some(("False", "Paused")));
+}
+
 #[test]
 fn a_node_whose_slot_was_freed_before_its_update_waits_for_a_person_while_the_others_go_on() {
     let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 3);
