@@ -51,8 +51,15 @@ fn schemas(crd: &mut Value) -> impl Iterator<Item = &mut Value> {
     versions.filter_map(|version| version.pointer_mut("/schema/openAPIV3Schema"))
 }
 
-/// Every definition as YAML, by the name of its file, with the comment that installed files carry.
-pub fn files() -> Result<Vec<(&'static str, String)>, serde_saphyr::ser::Error> {
+/// Every definition as YAML, by the name of its file, as `make generate` wrote it. A program that uses this has no generator of schemas.
+pub const FILES: [(&str, &str); 3] = [
+    ("ingressdaemonsets.yaml", include_str!("../manifests/ingressdaemonsets.yaml")),
+    ("nodereadinessgates.yaml", include_str!("../manifests/nodereadinessgates.yaml")),
+    ("podreadinessgates.yaml", include_str!("../manifests/podreadinessgates.yaml")),
+];
+
+/// The same as the types say, with the comment that installed files carry.
+pub fn generated() -> Result<Vec<(&'static str, String)>, serde_saphyr::ser::Error> {
     let definitions = [
         ("ingressdaemonsets.yaml", ingress_daemon_set()),
         ("nodereadinessgates.yaml", node_readiness_gate()),

@@ -5,7 +5,7 @@ use std::{env, fs, path::Path};
 
 #[test]
 fn the_manifests_are_what_the_types_say() {
-    for (name, generated) in crds::manifest::files().unwrap() {
+    for (name, generated) in crds::manifest::generated().unwrap() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name);
         if env::var_os("GENERATE").is_some() {
             fs::write(&path, &generated).unwrap();
@@ -21,7 +21,7 @@ fn the_manifests_are_what_the_types_say() {
 /// `kubectl explain` shows what is written at a field, not what is written at its type.
 #[test]
 fn an_optional_field_has_the_description_that_is_written_at_it() {
-    let files = crds::manifest::files().unwrap();
+    let files = crds::manifest::generated().unwrap();
     for (file, text) in [
         ("nodereadinessgates.yaml", "Grandfather: they count as released."),
         ("nodereadinessgates.yaml", "Default: Unknown."),
@@ -53,7 +53,7 @@ fn no_rule_reads_texts_of_unknown_length_in_a_list() {
         }
     }
     let mut found = Vec::new();
-    for (name, manifest) in crds::manifest::files().unwrap() {
+    for (name, manifest) in crds::manifest::generated().unwrap() {
         let definition: Value = serde_saphyr::from_str(&manifest).unwrap();
         let versions = definition["spec"]["versions"].as_array().unwrap();
         for version in versions {
@@ -65,7 +65,7 @@ fn no_rule_reads_texts_of_unknown_length_in_a_list() {
 
 #[test]
 fn a_resource_that_nobody_has_looked_at_says_so_in_its_status() {
-    for (name, manifest) in crds::manifest::files().unwrap() {
+    for (name, manifest) in crds::manifest::generated().unwrap() {
         let definition: Value = serde_saphyr::from_str(&manifest).unwrap();
         for version in definition["spec"]["versions"].as_array().unwrap() {
             let status = &version["schema"]["openAPIV3Schema"]["properties"]["status"]["default"];

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod node_gates;
 pub mod pages;
 pub mod pod_gates;
+pub mod print;
 mod readable;
 pub mod remaining;
 pub mod rights;

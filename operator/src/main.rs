@@ -19,7 +19,9 @@ use operator::{
     gates_shared::GateState,
     leader::{self, LeadershipEnd, LeaseTimes, act_while_leading},
     metrics::Metrics,
-    node_gates, pod_gates, remaining,
+    node_gates, pod_gates,
+    print::print,
+    remaining,
     rights::{NoteRefusals, Rights},
     rollout::{Context, back_off, forget, reconcile},
     spawn_scoped::spawn_scoped,
@@ -28,7 +30,7 @@ use operator::{
     web, webhook,
     write::Announcer,
 };
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{io::stdout, process::ExitCode, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -64,9 +66,7 @@ fn done((): ()) -> ExitCode {
 }
 
 fn print_crds() -> anyhow::Result<()> {
-    let files: Vec<_> = crds::manifest::files().context("CustomResourceDefinition")?.into_iter().map(|(_, yaml)| yaml).collect();
-    print!("{}", files.join("---\n"));
-    Ok(())
+    print(&mut stdout(), &crds::manifest::FILES.map(|(_, yaml)| yaml).join("---\n"))
 }
 
 fn use_ring() -> anyhow::Result<()> {
@@ -85,7 +85,7 @@ async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
 async fn remaining(options: RemainingOptions) -> anyhow::Result<ExitCode> {
     use_ring()?;
     let report = remaining::report(&connect(Duration::from_secs(10), &Arc::default()).await?, options.refuse).await;
-    print!("{}", report.text);
+    print(&mut stdout(), &report.text)?;
     Ok(if report.refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -112,7 +112,7 @@ async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
         health_checker_image: run.health_checker_image,
     };
     let report = one_pass::run(options).await?;
-    print!("{report}");
+    print(&mut stdout(), &report.to_string())?;
     Ok(if report.held { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
