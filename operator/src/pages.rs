@@ -142,11 +142,8 @@ mod tests {
     use kube::client::Body;
     use serde_json::json;
 
-    /// Answers and objects are so many times shorter here than those of an API server.
-    const SHORTER: usize = 64;
-
     /// Names of what is listed from an API server with so many `ConfigMaps` of this length, and the limits that it was asked for.
-    async fn listed(count: usize, length: usize) -> (Vec<String>, Vec<usize>) {
+    async fn listed(count: usize, length: usize, longest: Option<u64>) -> (Vec<String>, Vec<usize>) {
         let (service, mut server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
         let serve = async move {
             let mut limits = Vec::new();
@@ -170,9 +167,10 @@ mod tests {
         };
         let list = async move {
             let api = Api::<ConfigMap>::all(kube::Client::new(service, "default"));
-            let mut all = Vec::new();
-            pages_of(&api, ListParams::default(), 100, LONGEST / SHORTER as u64, |object| all.push(object)).await.unwrap();
-            all
+            let Some(longest) = longest else { return all(&api, ListParams::default(), 100).await.unwrap() };
+            let mut found = Vec::new();
+            pages_of(&api, ListParams::default(), 100, longest, |object| found.push(object)).await.unwrap();
+            found
         };
         let (found, limits) = tokio::join!(list, serve);
         (found.into_iter().filter_map(|found| found.metadata.name).collect(), limits)
@@ -181,12 +179,14 @@ mod tests {
     #[tokio::test]
     async fn every_object_is_listed_once_and_pages_that_are_too_long_have_fewer() {
         let names = |count: usize| (0..count).map(|number| format!("c{number}")).collect::<Vec<_>>();
-        assert_eq!(listed(250, 10).await, (names(250), vec![100, 100, 100]));
-        let mebibytes = |count: usize| (count << 20) / SHORTER;
-        assert_eq!(listed(25, mebibytes(1)).await, (names(25), vec![100, 12, 24]));
-        assert_eq!(listed(40, mebibytes(1)).await, (names(40), vec![100, 12, 24, 3, 6, 12, 24]));
+        assert_eq!(listed(250, 10, None).await, (names(250), vec![100, 100, 100]));
+        // Longer than 16 MiB together.
+        assert_eq!(listed(2, 9 << 20, None).await, (names(2), vec![100, 12, 1, 2]));
+        let within = |length: usize| Some(16 * length as u64);
+        assert_eq!(listed(25, 9999, within(9999)).await, (names(25), vec![100, 12, 24]));
+        assert_eq!(listed(40, 9999, within(9999)).await, (names(40), vec![100, 12, 24, 3, 6, 12, 24]));
         // One that is too long by itself is read all the same.
-        assert_eq!(listed(2, mebibytes(17)).await, (names(2), vec![100, 12, 1, 2, 1]));
+        assert_eq!(listed(2, 9999, Some(9000)).await, (names(2), vec![100, 12, 1, 2, 1]));
     }
 
     #[tokio::test]
