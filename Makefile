@@ -42,7 +42,7 @@ help:
 	@echo "make deps            installs the Debian packages that demo and tests need"
 
 # What the demo runs, and nothing else. What `cargo build --workspace --all-targets` compiles of dependencies is the same, see
-# e2e/Cargo.toml: the one after the other compiles none twice.
+# lint/features/Cargo.toml: the one after the other compiles none twice.
 demo: deps $(if $(filter kubelet,$(NODES)),kubelet-packages) control-plane $(if $(filter kubelet,$(NODES)),kubelet-fittings)
 	@echo "building what the demo runs: bed, operator, health-checker, virtual-kubelet (four to eight minutes on two cores, once)"
 	@cargo build --locked -p e2e -p operator -p health-checker -p virtual-kubelet --bins
@@ -88,7 +88,7 @@ lint:
 generate:
 	GENERATE=1 cargo test --locked --quiet -p crds --test manifest
 	cp crds/manifests/*.yaml deploy/chart/files/crds/
-	GENERATE=1 cargo test --locked --quiet -p files
+	GENERATE=1 cargo test --locked --quiet -p files -- errors:: licences::
 
 manifests: $(HELM)
 	@.ci/chart manifests

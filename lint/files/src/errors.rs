@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{generated, repository};
@@ -21,23 +22,25 @@ Lines such as `<nil>: Invalid value: null: some validation rules were not checke
 lines name.
 ";
 
-fn edits() -> Result<Vec<Value>> {
+/// One edit and what its author is told, see `e2e/src/scenarios/bad_input/mod.rs`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    edit: BTreeMap<String, Value>,
+    kubectl: Option<String>,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+fn edits() -> Result<Vec<Row>> {
     let path = repository().join("e2e/src/scenarios/bad_input/edits.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     serde_saphyr::from_str(&text).context("reading the table of edits")
 }
 
-/// A field of an edit.
-fn text_of<'e>(edit: &'e Value, field: &str) -> Option<&'e str> {
-    edit[field].as_str()
-}
-
-fn name(edit: &Value) -> &str {
-    text_of(edit, "name").unwrap_or_default()
-}
-
-fn fields(edit: &Value) -> String {
-    let fields = edit["edit"].as_object().into_iter().flatten().map(|(path, value)| {
+fn fields(edit: &Row) -> String {
+    let fields = edit.edit.iter().map(|(path, value)| {
         let value = value.to_string();
         let short: String = value.chars().take(60).collect();
         format!("`{path}: {short}{}`", if short == value { "" } else { "…" })
@@ -55,14 +58,14 @@ fn document() -> Result<String> {
     let mut text = HEAD.to_owned();
     text.push_str("\n## `kubectl apply` refuses it\n\n| mistake | below `spec` | message |\n|---|---|---|\n");
     for edit in &edits {
-        if let Some(said) = text_of(edit, "kubectl") {
+        if let Some(said) = &edit.kubectl {
             let said = said.trim_start_matches("The IngressDaemonSet \"edge\" is invalid: ");
-            writeln!(text, "| {} | {} | {} |", name(edit), fields(edit), cell(said.trim()))?;
+            writeln!(text, "| {} | {} | {} |", edit.name, fields(edit), cell(said.trim()))?;
         }
     }
-    let mut reasons: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    let mut reasons: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for edit in &edits {
-        if let Some(reason) = text_of(edit, "reason") {
+        if let Some(reason) = &edit.reason {
             reasons.entry(reason).or_default().push(edit);
         }
     }
@@ -70,7 +73,7 @@ fn document() -> Result<String> {
     for (reason, edits) in reasons {
         write!(text, "\n### {reason}\n\n| mistake | below `spec` | message |\n|---|---|---|\n")?;
         for edit in edits {
-            writeln!(text, "| {} | {} | {} |", name(edit), fields(edit), cell(text_of(edit, "message").unwrap_or_default()))?;
+            writeln!(text, "| {} | {} | {} |", edit.name, fields(edit), cell(edit.message.as_deref().unwrap_or_default()))?;
         }
     }
     Ok(text)
@@ -84,10 +87,9 @@ fn the_document_of_errors_is_what_the_table_says() {
 #[test]
 fn every_edit_has_a_name_of_its_own_and_says_where_it_is_refused() {
     let edits = edits().unwrap();
-    let names: BTreeSet<_> = edits.iter().map(name).collect();
+    let names: BTreeSet<_> = edits.iter().map(|edit| &edit.name).collect();
     assert_eq!(names.len(), edits.len());
     for edit in &edits {
-        let has = |field: &str| text_of(edit, field).is_some();
-        assert!(has("kubectl") != has("reason") && has("reason") == has("message"), "{}", name(edit));
+        assert!(edit.kubectl.is_some() != edit.reason.is_some() && edit.reason.is_some() == edit.message.is_some(), "{}", edit.name);
     }
 }
