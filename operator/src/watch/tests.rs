@@ -137,7 +137,7 @@ fn is_whole(facts: &DeploymentFacts) -> bool {
 fn objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may() {
     /// In KiB: what is known of them, and a list of as many beside it.
     const MOST: usize = 150 << 10;
-    const COUNT: usize = 300;
+    const COUNT: usize = 150;
     if !is_alone("objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may") {
         return;
     }
