@@ -244,7 +244,9 @@ fn progressing(
     let waits = plan.step.is_some() || plan.node_states.values().any(|state| state.phase == NodePhase::Waiting);
     let behind = nodes.updated < nodes.desired || !ledger.grants.is_empty() || waits;
     let under_way = is_under_way(plan, ledger);
-    let is_silent = |reason: &&Reason| **reason == Reason::DetachTimeout || **reason == Reason::DetachAborted && !under_way;
+    let says = |wanted: &Reason| plan.node_states.values().any(|state| state.reason == *wanted);
+    let given_up = says(&Reason::DetachAborted) && !under_way;
+    let goes_on = plan.node_states.values().any(|state| state.reason.ends_by_itself());
     if snapshot.resource.deleting {
         ("Progressing", true, "Deleting", message)
     } else if settings.is_err() {
@@ -279,10 +281,12 @@ fn progressing(
         ("Progressing", false, DEADLINE, message)
     } else if let Some(state) = holding(plan).filter(|_| !under_way) {
         ("Progressing", false, state.word(), format!("{message}; {}", state.message_of_rollout()))
-    } else if snapshot.resource.spec.paused && !under_way {
+    } else if snapshot.resource.spec.paused && (ledger.grants.is_empty() || given_up) {
         ("Progressing", false, "Paused", message)
-    } else if let Some(silent) = plan.node_states.values().map(|state| &state.reason).find(is_silent) {
-        ("Progressing", false, silent.word(), message)
+    } else if says(&Reason::DetachTimeout) {
+        ("Progressing", false, "DetachTimeout", message)
+    } else if given_up && !goes_on {
+        ("Progressing", false, "DetachAborted", message)
     } else if let Some(step) = plan.step.as_ref().filter(|_| ledger.grants.is_empty()) {
         ("Progressing", true, "RollingOut", format!("{message}; {}", step.message_of_rollout()))
     } else if ledger.grants.is_empty() && plan.node_states.values().all(|state| state.phase == NodePhase::Joining) {

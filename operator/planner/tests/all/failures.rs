@@ -450,6 +450,24 @@ fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
     world.run_until(&mut operator, 240, World::is_converged).unwrap();
 }
 
+/// One node of two may fail, and the other has the revision, which is proved as if nothing were wrong.
+#[test]
+fn a_rollout_goes_on_beside_a_node_that_was_given_up() {
+    let rollout = json!({"provenAfterSeconds": 60, "maxFailedNodes": 2, "partition": 3});
+    let mut world = World::new(Wish { on_timeout: "Abort", rollout, ..Wish::new(Marks::Timestamp, 2) }, 4);
+    let mut operator = Operator::default();
+    world.run_until(&mut operator, 120, World::is_converged).unwrap();
+    edit(&mut world, |wish| wish.image = 2);
+    seconds(&mut world, &mut operator, 40);
+    world.change(|cluster| cluster.detacher = Detacher::Silent);
+    edit(&mut world, |wish| wish.rollout["partition"] = 0.into());
+    let given_up = |plan: &Plan| plan.node_states.values().any(|state| state.reason == Reason::DetachAborted);
+    assert!((0..120).any(|_| given_up(&seconds(&mut world, &mut operator, 1))));
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert!(plan.node_states.values().any(|state| state.reason.word() == "Proving"), "{:#?}", plan.node_states);
+    assert_eq!(condition(&plan, "Progressing"), Some(("True", "RollingOut")));
+}
+
 /// No other node waits, by which the rollout would say that it has halted.
 #[test]
 fn the_last_node_that_was_given_up_is_not_under_way_also_while_paused() {
