@@ -115,15 +115,21 @@ fn failures_that_hold_all_places_halt_and_go_back_though_more_are_allowed() {
     assert_eq!((condition(&plan, "RolledBack"), on(&world, 1)), (Some(("True", "RevisionFailed")), 4));
 }
 
-#[test]
-fn a_detacher_that_is_silent_halts_a_rollout_and_condemns_no_revision() {
-    let rollout = json!({"autoRollback": true});
-    let mut world = World::new(Wish { on_timeout: "Abort", rollout, ..Wish::new(Marks::Timestamp, 1) }, 3);
+/// The detacher is silent, and the operator has given up on the first nodes that it began to update.
+fn given_up(wish: Wish, nodes: usize) -> (World, Operator, Plan) {
+    let mut world = World::new(Wish { on_timeout: "Abort", ..wish }, nodes);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
     world.change(|cluster| cluster.detacher = Detacher::Silent);
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 90);
+    (world, operator, plan)
+}
+
+#[test]
+fn a_detacher_that_is_silent_halts_a_rollout_and_condemns_no_revision() {
+    let rollout = json!({"autoRollback": true});
+    let (mut world, mut operator, plan) = given_up(Wish { rollout, ..Wish::new(Marks::Timestamp, 1) }, 3);
     assert_eq!((condition(&plan, "RolledBack"), failed(&world).len()), (None, 1));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
     world.change(|cluster| cluster.detacher = Detacher::Good);
@@ -435,12 +441,7 @@ fn a_failed_node_whose_slot_is_freed_halts_no_rollout_when_it_goes() {
 
 #[test]
 fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
-    let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 3);
-    let mut operator = Operator::default();
-    world.run_until(&mut operator, 120, World::is_converged).unwrap();
-    world.change(|cluster| cluster.detacher = Detacher::Silent);
-    edit(&mut world, |wish| wish.image = 2);
-    let plan = seconds(&mut world, &mut operator, 90);
+    let (mut world, mut operator, plan) = given_up(Wish::new(Marks::Timestamp, 1), 3);
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
     // It keeps its slot, but nothing is under way.
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "MaxFailedNodes")));
@@ -471,12 +472,7 @@ fn a_rollout_goes_on_beside_a_node_that_was_given_up() {
 /// No other node waits, by which the rollout would say that it has halted.
 #[test]
 fn the_last_node_that_was_given_up_is_not_under_way_also_while_paused() {
-    let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 1);
-    let mut operator = Operator::default();
-    world.run_until(&mut operator, 120, World::is_converged).unwrap();
-    world.change(|cluster| cluster.detacher = Detacher::Silent);
-    edit(&mut world, |wish| wish.image = 2);
-    let plan = seconds(&mut world, &mut operator, 90);
+    let (mut world, mut operator, plan) = given_up(Wish::new(Marks::Timestamp, 1), 1);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "DetachAborted")));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "DetachAborted")));
     edit(&mut world, |wish| wish.paused = true);
@@ -485,12 +481,7 @@ fn the_last_node_that_was_given_up_is_not_under_way_also_while_paused() {
 
 #[test]
 fn a_node_whose_slot_was_freed_before_its_update_waits_for_a_person_while_the_others_go_on() {
-    let mut world = World::new(Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) }, 3);
-    let mut operator = Operator::default();
-    world.run_until(&mut operator, 120, World::is_converged).unwrap();
-    world.change(|cluster| cluster.detacher = Detacher::Silent);
-    edit(&mut world, |wish| wish.image = 2);
-    seconds(&mut world, &mut operator, 90);
+    let (mut world, mut operator, _) = given_up(Wish::new(Marks::Timestamp, 1), 3);
     let node = release(&mut world);
     assert_eq!(failed(&world), [node.as_str()]);
     world.change(|cluster| cluster.detacher = Detacher::Good);
