@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -73,8 +73,10 @@ impl Place {
         // What a plain user has: mounts in a user namespace with one id.
         let program = root.join("virtual-kubelet");
         let script = format!("#!/bin/sh\nexec unshare --user --map-root-user {} \"$@\"\n", env!("CARGO_BIN_EXE_virtual-kubelet"));
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes it: a descriptor of this one could be on its way into a child of another test, and a program that
+        // somebody may write to cannot be started.
+        let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        assert!(Command::new("/bin/sh").args(["-c", write]).arg(&program).arg(script).status().unwrap().success());
         Self { root, objects: Objects::default(), log_rotation: LogRotation::default() }
     }
 
