@@ -105,10 +105,10 @@ pub struct Run {
     /// `NodeReadinessGate` has no namespace and does not need this flag.
     #[arg(long, env = "ALLOWED_NODE_TAINTS", value_name = "NAMESPACE=KEY[:EFFECT]", value_delimiter = ',')]
     pub allowed_node_taints: Vec<NamespaceTaints>,
-    /// Namespaces whose health checkers may read Nodes, separated by commas; `*` for all, and an empty value
-    /// (`--allowed-node-readers=`) for none. Anyone who may create pods there can read all Nodes, too. In other namespaces a health
-    /// checker learns from the operator alone that its node is about to be taken away.
-    #[arg(long, env = "ALLOWED_NODE_READERS", value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace, default_value = EVERY_NAMESPACE)]
+    /// Namespaces whose health checkers may read Nodes, separated by commas; `*` for all. Anyone who may create pods there can read all
+    /// Nodes, too. In other namespaces a health checker learns from the operator alone that its node is about to be taken away. Default:
+    /// none.
+    #[arg(long, env = "ALLOWED_NODE_READERS", value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace)]
     pub allowed_node_readers: Vec<String>,
     /// Namespaces whose `PodReadinessGates` may follow, with `objectCondition`, objects of other namespaces and objects without a
     /// namespace. Separated by commas; `*` for all. Anyone who may create gates there learns what those conditions say. Default: none.
@@ -315,7 +315,8 @@ mod tests {
             let rights = rights(arguments).unwrap();
             ["web", "dns", "tenant", ""].map(|namespace| rights.allows_reading(namespace))
         };
-        assert_eq!(reading(&[]), [true; 4]);
+        assert_eq!(reading(&[]), [false; 4], "what nobody allowed is not given");
+        assert_eq!(reading(&["--allowed-node-readers=*"]), [true; 4]);
         assert_eq!(reading(&["--allowed-node-readers=web,dns"]), [true, true, false, false]);
         assert_eq!(reading(&["--allowed-node-readers="])[..3], [false; 3]);
         for wrong in ["web, dns", "Web", "web/*", "-web"] {

@@ -78,6 +78,7 @@ async fn hostile(bed: &mut Bed) -> Result<()> {
     }
     left_out(&sets).await?;
     told_nothing(&gates).await?;
+    account_reads_no_nodes(bed, &sets).await?;
     traffic.all_served(bed).await?;
     for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {
         ensure!(!seen.object.to_string().contains(OWN), "something of the tenant is on a Node: {}", seen.object["metadata"]);
@@ -136,9 +137,7 @@ async fn tenant(bed: &Bed) -> Result<Client> {
         .context("the tenant's namespace")?;
     let user = format!("--user={TENANT}");
     bed.kubectl(&["create", "rolebinding", TENANT, "-n", TENANT, "--clusterrole=edit", &user]).await?;
-    let path = bed.control_plane.kubeconfig_of(TENANT)?;
-    let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
-    let client = control_plane::client(&serde_json::from_str(&text)?).await?;
+    let client = control_plane::client(&kubeconfig(bed).await?).await?;
     let sets = Api::<IngressDaemonSet>::namespaced(client.clone(), TENANT);
     eventually(Duration::from_mins(1), "the tenant may make resources", async || {
         sets.list(&ListParams::default()).await?;
@@ -155,6 +154,7 @@ async fn tenant(bed: &Bed) -> Result<Client> {
     })
     .await?;
     create(&sets, 1, |_| foul("taint", &json!({ "nodeReadinessTaint": { "key": format!("{OWN}/taint"), "effect": "NoExecute" } }))).await?;
+    create(&sets, 1, |_| port()).await?;
     // It is one of the oldest of its namespace, too.
     create(&sets, 1, |_| {
         let container = json!({ "name": "c", "image": "busybox:1.36", "env": [{ "name": "X", "value": "x".repeat(1 << 20) }] });
@@ -162,6 +162,31 @@ async fn tenant(bed: &Bed) -> Result<Client> {
     })
     .await?;
     Ok(client)
+}
+
+/// How the tenant reaches the API server.
+async fn kubeconfig(bed: &Bed) -> Result<Value> {
+    let path = bed.control_plane.kubeconfig_of(TENANT)?;
+    let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// A resource with health checkers, and so with an account that has rights from the operator.
+fn port() -> Value {
+    let mut set = set(0);
+    set["metadata"]["name"] = "port".into();
+    set["spec"]["healthCheckNodePorts"] = json!([product::HEALTH_PORT + 1]);
+    set
+}
+
+/// Who may edit a namespace may use each account there: that of its health checkers reads what they must, and no Node.
+async fn account_reads_no_nodes(bed: &Bed, sets: &Api<IngressDaemonSet>) -> Result<()> {
+    let uid = sets.get("port").await?.metadata.uid.context("no UID")?;
+    let mut kubeconfig = kubeconfig(bed).await?;
+    kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{TENANT}:health-checker-{}", crds::names::uid8(&uid)).into();
+    let account = control_plane::client(&kubeconfig).await?;
+    Api::<Pod>::namespaced(account.clone(), TENANT).list(&ListParams::default()).await.context("what its health checkers may read")?;
+    is_forbidden(Api::<Node>::all(account).list(&ListParams::default()).await.map(drop), "reads Nodes by its health checkers")
 }
 
 /// A resource for all nodes that asks for what is not allowed.

@@ -35,7 +35,7 @@ pub struct NodeRights {
 impl Default for NodeRights {
     fn default() -> Self {
         let detach_keys = DETACH_KEYS.map(|key| KeyPattern::One(key.to_owned()).into()).to_vec();
-        Self { detach_keys, taints: Vec::new(), readers: vec![EVERY_NAMESPACE.to_owned()] }
+        Self { detach_keys, taints: Vec::new(), readers: Vec::new() }
     }
 }
 
@@ -43,7 +43,7 @@ impl NodeRights {
     /// Everything: for whoever only reads, or decides alone.
     pub fn all() -> Self {
         let taints = [None, Some(Effect::NoExecute)].map(|effect| NamespaceTaints { of: KeyPattern::All.into(), effect });
-        Self { detach_keys: vec![KeyPattern::All.into()], taints: taints.to_vec(), ..Self::default() }
+        Self { detach_keys: vec![KeyPattern::All.into()], taints: taints.to_vec(), readers: vec![EVERY_NAMESPACE.to_owned()] }
     }
 
     /// The mark of a resource of this namespace may be written to Nodes.
