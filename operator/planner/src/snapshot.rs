@@ -71,7 +71,7 @@ pub struct Snapshot {
     pub sights: Sights,
     /// Deployments and Nodes were listed consistently after the ledger said `rebuilding`.
     pub listed_since_rebuild: bool,
-    /// Supporting objects that this process has written lately.
+    /// Supporting objects that this process has written or deleted lately.
     pub asserted: BTreeSet<String>,
     /// What the API server said when it refused a write for a node, by the object that was to be written and the node's name.
     pub refusals: BTreeMap<NodeObject, BTreeMap<String, String>>,

@@ -94,7 +94,7 @@ impl Actor<'_> {
                 memory.assert(health_checker::assertion(object, body));
             }
             Action::Delete { object: object @ Supporting::ClusterRoleBinding(_), .. } => {
-                memory.assert(health_checker::assertion(object, &Value::Null));
+                memory.assert_deleted(health_checker::assertion(object, &Value::Null));
             }
             Action::PatchDeployment { write, .. } | Action::PatchNode { write, .. } => self.metrics.wrote(*write),
             _ => {}

@@ -21,6 +21,8 @@ use std::{
 const EXPECTED_WITHIN: Duration = Duration::from_secs(10);
 /// How often supporting objects that nobody watches are written again.
 const ASSERT_EVERY: Duration = Duration::from_mins(10);
+/// How often one that is not to be there is deleted again: a former operator or a backup may have made it anew.
+const DELETE_EVERY: Duration = Duration::from_hours(1);
 
 /// How long a write is left alone that was refused for being based on the past, while nothing new of its object is seen:
 /// made again at once it would be refused again, however often something else wakes us.
@@ -104,6 +106,7 @@ pub struct Memory {
     /// What writes were based on that were refused for it, by object.
     stale: BTreeMap<String, (String, Instant)>,
     asserted: BTreeMap<String, Instant>,
+    deleted: BTreeMap<String, Instant>,
     began: Option<Instant>,
     expected: BTreeMap<Kind, (u64, Instant)>,
 }
@@ -140,7 +143,7 @@ impl Memory {
         snapshot.listed_since_rebuild = rebuilding.is_some() && self.listed_for == rebuilding;
         snapshot.foreign_names.extend(self.foreign_names.iter().cloned());
         snapshot.reserved.clone_from(&self.reserved);
-        snapshot.asserted = self.asserted_lately();
+        snapshot.asserted = self.asserted();
         snapshot.known_for = self.began.map_or(0, |began| i64::try_from(began.elapsed().as_secs()).unwrap_or(i64::MAX));
         snapshot.refusals = self.active_refusals(snapshot.resource.generation);
         snapshot.template_refusal = self.template_refusal(snapshot.resource.generation).map(str::to_owned);
@@ -237,9 +240,16 @@ impl Memory {
         self.asserted.insert(assertion, Instant::now());
     }
 
-    /// Supporting objects written lately.
-    pub fn asserted_lately(&self) -> BTreeSet<String> {
-        self.asserted.iter().filter(|(_, at)| at.elapsed() < ASSERT_EVERY).map(|(assertion, _)| assertion.clone()).collect()
+    /// A supporting object was deleted.
+    pub fn assert_deleted(&mut self, assertion: String) {
+        self.deleted.insert(assertion, Instant::now());
+    }
+
+    /// Supporting objects written or deleted lately.
+    pub fn asserted(&self) -> BTreeSet<String> {
+        let written = self.asserted.iter().filter(|(_, at)| at.elapsed() < ASSERT_EVERY);
+        let deleted = self.deleted.iter().filter(|(_, at)| at.elapsed() < DELETE_EVERY);
+        written.chain(deleted).map(|(assertion, _)| assertion.clone()).collect()
     }
 }
 
@@ -257,6 +267,20 @@ mod tests {
             (passed, now) = (passed + seconds, now + by_clock);
             assert_eq!(memory.watched(now, begin + Duration::from_secs(passed)), watched, "{seconds} s, {by_clock} s by the clock");
         }
+    }
+
+    #[test]
+    fn an_object_is_written_again_after_ten_minutes_and_deleted_again_after_an_hour() {
+        let mut memory = Memory::default();
+        memory.assert("written".into());
+        memory.assert_deleted("deleted".into());
+        assert_eq!(memory.asserted().iter().collect::<Vec<_>>(), ["deleted", "written"]);
+        for at in memory.asserted.values_mut().chain(memory.deleted.values_mut()) {
+            *at = at.checked_sub(ASSERT_EVERY).unwrap();
+        }
+        assert_eq!(memory.asserted().iter().collect::<Vec<_>>(), ["deleted"]);
+        memory.deleted.values_mut().for_each(|at| *at = at.checked_sub(DELETE_EVERY).unwrap());
+        assert!(memory.asserted().is_empty());
     }
 
     #[test]

@@ -270,7 +270,7 @@ async fn supporting_objects_are_applied_under_a_field_manager_of_their_own() {
     let path = "/api/v1/namespaces/edge/serviceaccounts/health-checker-0a1b2c3d?&force=true&fieldManager=ingress-daemonset-operator%2Fhealth-checker";
     let (result, memory) = act(action, vec![("PATCH", path.to_owned(), Some(body.clone()), 200, body)]).await;
     result.unwrap();
-    assert_eq!(memory.asserted_lately().len(), 1);
+    assert_eq!(memory.asserted().len(), 1);
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ async fn one_that_was_never_seen_is_deleted_by_its_name() {
         let (result, memory) =
             act(Action::Delete { object, uid: None }, vec![("DELETE", path.to_owned(), Some(body), 200, deleted())]).await;
         result.unwrap();
-        assert_eq!(memory.asserted_lately().is_empty(), is_asked_again, "where nobody watches for it, a pass does not ask again");
+        assert_eq!(memory.asserted().is_empty(), is_asked_again, "where nobody watches for it, a pass does not ask again");
     }
 }
 
@@ -85,7 +85,7 @@ async fn made(code: u16, reason: &str) -> (String, Value, Result<(), Error>, usi
         (asked, sent)
     };
     let (result, (asked, sent)) = tokio::join!(carry_out_with(&client, &action, &mut memory), serve);
-    (asked, sent, result, memory.asserted_lately().len())
+    (asked, sent, result, memory.asserted().len())
 }
 
 #[tokio::test]

@@ -23,9 +23,11 @@ const KEY_VARIABLE: &str = "HAND_OVER_KEY";
 const UNPROVED_VARIABLE: &str = "TAKE_UNPROVED";
 const WATCH_NODE_VARIABLE: &str = "WATCH_NODE";
 
-/// Seconds for which an operator that has just begun waits for the replacement of health checkers that may not read Nodes any more: enough
-/// for a hundred nodes, one after the other.
+/// Seconds for which an operator that has just begun waits at least until health checkers that may read Nodes no more are replaced.
 const REVOKED_AFTER: i64 = 600;
+/// Seconds for each of these health checkers, which are replaced one after the other: some 6 until the new one has the port, and as much
+/// again for a slow start.
+const REPLACED_WITHIN: i64 = 12;
 
 /// Images of the original (2020): its health checker does not know tokens, so this release's is used instead.
 const OLD_IMAGES: [&str; 2] = ["mumoshu/ingress-daemonset-controller", "mumoshu/ingress-daemonset-node-healthcheck-server"];
@@ -228,7 +230,11 @@ pub fn revoke(snapshot: &Snapshot, replaced: bool, plan: &mut Plan) {
     if reads_nodes(snapshot) {
         return;
     }
-    let waits = REVOKED_AFTER.saturating_sub(snapshot.known_for);
+    // Not their sum: whoever edits the resource can make more that look like ours.
+    let nodes = snapshot.daemon_sets.iter().filter(|set| set.owned).map(|set| i64::from(set.desired)).max().unwrap_or(0);
+    let ports = i64::try_from(snapshot.resource.spec.health_ports().count()).unwrap_or(i64::MAX);
+    let all = nodes.saturating_mul(ports).saturating_mul(REPLACED_WITHIN);
+    let waits = REVOKED_AFTER.max(all).saturating_sub(snapshot.known_for);
     if !replaced && waits > 0 {
         plan.recheck(snapshot.now.saturating_add(waits));
         return;

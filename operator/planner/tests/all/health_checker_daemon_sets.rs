@@ -556,6 +556,14 @@ fn nobody_keeps_the_right_to_read_nodes_by_what_holds_health_checkers_up() {
     let mut unsettled = without_nodes(json!({"image": "nosuch"}));
     let first = written(&decide(&unsettled)).unwrap();
     store(&mut unsettled, &first, false);
+    // Those of many nodes are replaced one after the other.
+    let mut many = unsettled.clone();
+    many.daemon_sets[0].desired = 1000;
+    // Somebody makes another that looks like ours.
+    many.daemon_sets.push(DaemonSetFacts { name: "like-ours".into(), uid: "v".into(), ..many.daemon_sets[0].clone() });
+    for (known_for, times) in [(11_999, 0), (12_000, 1)] {
+        assert_eq!(revoked(&decide(&Snapshot { known_for, ..many.clone() })), times, "{known_for} s");
+    }
     for (case, snapshot) in [("lacking", lacking), ("refused", refused), ("deleted", deleted), ("unsettled", unsettled)] {
         for (known_for, times) in [(599, 0), (600, 1)] {
             assert_eq!(revoked(&decide(&Snapshot { known_for, ..snapshot.clone() })), times, "{case}: {known_for} s");
