@@ -211,6 +211,11 @@ pub(crate) fn is_member(deployment: &Value) -> bool {
     deployment.label(names::RESOURCE_LABEL).is_some() && deployment.annotation(names::NODE_NAME_ANNOTATION).is_some()
 }
 
+/// A `ClusterRoleBinding` of the account of a resource's health checkers.
+pub(crate) fn is_binding_of(binding: &Value, uid8: &str) -> bool {
+    binding.label(names::RESOURCE_LABEL) == Some(uid8) || binding.name().contains(uid8)
+}
+
 /// First 8 characters of the UID of the resource of a per-node Deployment.
 pub(crate) fn resource(deployment: &Value) -> &str {
     deployment.label(names::RESOURCE_LABEL).unwrap_or_default()

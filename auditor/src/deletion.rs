@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     Audit, Kind, Property,
-    cluster_state::{holders, resource},
+    cluster_state::{holders, is_binding_of, resource},
     observation::ObjectExt,
 };
 
@@ -24,7 +24,9 @@ impl Audit<'_> {
             }
         }
         let bindings = self.cluster.of(Kind::ClusterRoleBinding);
-        remains.extend(bindings.filter(|binding| is_of(binding, &uid8)).map(|binding| format!("ClusterRoleBinding {}", binding.name())));
+        remains.extend(
+            bindings.filter(|binding| is_binding_of(binding, &uid8)).map(|binding| format!("ClusterRoleBinding {}", binding.name())),
+        );
         if !remains.is_empty() {
             self.report(Property::NothingRemains, format!("{} was deleted, but not {}", deleted.name(), remains.join(", ")));
         }
@@ -43,8 +45,4 @@ impl Audit<'_> {
             self.report(Property::NothingRemains, format!("Deployments of deleted resources are left: {}", left.join(", ")));
         }
     }
-}
-
-fn is_of(binding: &Value, uid8: &str) -> bool {
-    binding.label(names::RESOURCE_LABEL) == Some(uid8) || binding.name().contains(uid8)
 }

@@ -2,7 +2,7 @@
 //!
 //! An answer says why, what it rests on, and how old the oldest part of the checker's view is. The word must follow from the rest.
 //! Within that time there must have been a moment at which what it says of the Deployment was so, one for the pods and one for
-//! the Node: its three watches may be apart.
+//! the Node: its watches may be apart.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Audit, Kind, Property,
-    cluster_state::{Place, has_ended, is_ready, replicas, token},
+    cluster_state::{Place, has_ended, is_binding_of, is_ready, replicas, token},
     observation::{ObjectExt, Observation},
 };
 
@@ -84,12 +84,14 @@ struct Facts {
     /// Not ready by what the node controller says alone: a node that serves goes on as long as its own probes pass.
     disowned: u64,
     node_goes: bool,
+    /// Health checkers have the right to see that. Where it is taken from them, they are replaced before.
+    reads_nodes: bool,
 }
 
 impl Default for Facts {
     /// Where nobody has seen anything.
     fn default() -> Self {
-        Self { missing: true, against: BTreeSet::new(), desired: 0, ready: 0, disowned: 0, node_goes: false }
+        Self { missing: true, against: BTreeSet::new(), desired: 0, ready: 0, disowned: 0, node_goes: false, reads_nodes: false }
     }
 }
 
@@ -245,7 +247,9 @@ impl Audit<'_> {
         let node = self.cluster.node(&place.1);
         let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
         let to_go = taints.into_iter().any(|taint| taint["key"].as_str().is_some_and(names::is_departure));
-        let mut facts = Facts { node_goes: to_go || node.is_some_and(ObjectExt::being_deleted), ..Facts::default() };
+        let node_goes = to_go || node.is_some_and(ObjectExt::being_deleted);
+        let reads_nodes = self.cluster.of(Kind::ClusterRoleBinding).any(|binding| is_binding_of(binding, &place.0));
+        let mut facts = Facts { node_goes, reads_nodes, ..Facts::default() };
         for deployment in self.cluster.members_at(place).filter(|deployment| !deployment.being_deleted()) {
             facts.missing = false;
             facts.desired += replicas(deployment);
@@ -309,7 +313,7 @@ fn no_serving<I: Iterator<Item = u64>>(facts: &[Facts], enough: &impl Fn(u64) ->
     if most < wanted {
         return Some(format!("at most {most} pods were ready, {wanted} are enough"));
     }
-    facts.iter().all(|facts| facts.node_goes).then(|| "its Node was about to go".to_owned())
+    facts.iter().all(|facts| facts.node_goes && facts.reads_nodes).then(|| "its Node was about to go".to_owned())
 }
 
 /// What a node that does not serve gives as the reason, and was so at no moment.

@@ -1,11 +1,11 @@
 //! Answers of health checkers, against what was there.
 
-use crds::token::Phase;
+use crds::{names, token::Phase};
 use serde_json::{Value, json};
 
 use super::{
     Answer, Expectations, Kind, Property,
-    history_tests::{Story, deployment, node, pod, resource},
+    history_tests::{Story, UID8, deployment, node, pod, resource},
 };
 
 /// A resource whose nodes serve since second 1.
@@ -132,7 +132,10 @@ fn a_node_that_is_about_to_go_does_not_serve() {
     going["spec"] = json!({ "taints": [{ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }] });
     let story = || serving().see(30, Kind::Node, going.clone());
     assert_eq!(found(&story().answers(50, "NodeBeingDeleted", 3)), []);
-    assert_eq!(found(&story().answers(50, "Serving", 3)), [Property::HealthVerdict]);
+    assert_eq!(found(&story().answers(50, "Serving", 3)), [], "its health checker may not read Nodes");
+    let binding = json!({ "metadata": { "name": "checker", "uid": "b", "labels": { names::RESOURCE_LABEL: UID8 } } });
+    let bound = serving().see(20, Kind::ClusterRoleBinding, binding).see(30, Kind::Node, going);
+    assert_eq!(found(&bound.answers(50, "Serving", 3)), [Property::HealthVerdict]);
 }
 
 #[test]

@@ -143,7 +143,7 @@ impl RunningAudit {
                 None => {}
                 Some((error, verb)) if is_forbidden(&error) && kind == Kind::ClusterRoleBinding => {
                     let request = request(cluster, kind, verb);
-                    remarks.push(format!("you may not {request}: the audit does not judge whether they remain after deletion"));
+                    remarks.push(format!("you may not {request}: the audit does not judge whether they remain after deletion, or whether a node serves that is about to go"));
                     continue;
                 }
                 Some((error, verb)) => return Err(explain(error, request(cluster, kind, verb))),

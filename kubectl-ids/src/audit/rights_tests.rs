@@ -51,7 +51,10 @@ async fn who_may_not_see_all_is_told_which_right_is_missing_instead_of_that_noth
 async fn who_may_not_see_bindings_gets_an_audit_without_them() {
     for verb in ["list", "watch"] {
         let remarks = begin(verb, "clusterrolebindings").await.map(|audit| audit.remarks).map_err(|error| format!("{error:#}"));
-        let said = format!("you may not {verb} clusterrolebindings: the audit does not judge whether they remain after deletion");
+        let said = format!(
+            "you may not {verb} clusterrolebindings: the audit does not judge whether they remain after deletion, or whether a node \
+             serves that is about to go"
+        );
         assert_eq!(remarks, Ok(vec![said]));
     }
 }
