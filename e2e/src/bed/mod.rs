@@ -302,9 +302,10 @@ impl Bed {
         for deployment in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
             let pod = &mut deployment["spec"]["template"]["spec"];
             pod["nodeSelector"][INFRA_LABEL] = "".into();
-            // As whoever installs it says which namespaces may taint nodes.
+            // As whoever installs it says what the namespace `default` may have of nodes.
             if let Some(environment) = pod["containers"][0]["env"].as_array_mut() {
-                environment.push(json!({ "name": operator::NODE_TAINTS.0, "value": operator::NODE_TAINTS.1 }));
+                environment
+                    .extend([operator::NODE_TAINTS, operator::NODE_READERS].map(|(name, value)| json!({ "name": name, "value": value })));
             }
         }
         // Namespaces and accounts come before what lives in them.

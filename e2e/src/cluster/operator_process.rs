@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     bed::{
         Bed, control_plane,
-        operator::{NAME, NAMESPACE, NODE_TAINTS},
+        operator::{NAME, NAMESPACE, NODE_READERS, NODE_TAINTS},
     },
     eventually::eventually,
     faults::FaultProxy,
@@ -162,7 +162,7 @@ impl OperatorProcess {
         command.envs(self.program.environment.iter().map(|(name, value)| (name, value)));
         let listen = self.metrics.to_string();
         command.args(["run", "--lease-namespace", NAMESPACE, "--identity", &self.identity, "--listen-address", &listen]);
-        command.env(NODE_TAINTS.0, NODE_TAINTS.1);
+        command.envs([NODE_TAINTS, NODE_READERS]);
         command.args(["--log-level", "info,operator=debug"]).args(&self.arguments).env("KUBECONFIG", &self.kubeconfig);
         command.kill_on_drop(true);
         self.process = Some(Process::start(&format!("operator-{}", self.identity), &self.logs, command)?);

@@ -75,7 +75,7 @@ const WRITTEN: [Case; 9] = [
 const ELSEWHERE: [&str; 3] = [
     // `ownership.rs`
     "ingressdaemonsets.mumoshu.github.io/ingressdaemonsets/finalizers",
-    // Written where a resource of another namespace comes or goes; what was refused is told as for Roles.
+    // Written where a resource comes or goes whose health checkers may read Nodes; what was refused is told as for Roles.
     "rbac.authorization.k8s.io/clusterrolebindings",
     // Asked where a resource names an account for its health checkers: without an answer the account counts as fit
     // (`operator/tests/wire/account.rs`).

@@ -78,7 +78,7 @@ async fn hostile(bed: &mut Bed) -> Result<()> {
     }
     left_out(&sets).await?;
     told_nothing(&gates).await?;
-    account_reads_no_nodes(bed, &sets).await?;
+    account_reads_no_nodes(bed).await?;
     traffic.all_served(bed).await?;
     for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {
         ensure!(!seen.object.to_string().contains(OWN), "something of the tenant is on a Node: {}", seen.object["metadata"]);
@@ -126,7 +126,9 @@ async fn rights_are_passed_on(bed: &mut Bed) -> Result<()> {
         bed.kubectl(&["delete", "rolebinding", &user, "-n", NAMESPACE]).await?;
     }
     bed.say("view reads resources and gates, edit and admin write them, and none writes a status or gates of nodes");
-    Ok(())
+    bed.kubectl(&["create", "namespace", TENANT]).await?;
+    bed.apply(&[port()]).await?;
+    account_reads_no_nodes(bed).await
 }
 
 /// A client of somebody who may edit one namespace.
@@ -137,7 +139,9 @@ async fn tenant(bed: &Bed) -> Result<Client> {
         .context("the tenant's namespace")?;
     let user = format!("--user={TENANT}");
     bed.kubectl(&["create", "rolebinding", TENANT, "-n", TENANT, "--clusterrole=edit", &user]).await?;
-    let client = control_plane::client(&kubeconfig(bed).await?).await?;
+    let path = bed.control_plane.kubeconfig_of(TENANT)?;
+    let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
+    let client = control_plane::client(&serde_json::from_str(&text)?).await?;
     let sets = Api::<IngressDaemonSet>::namespaced(client.clone(), TENANT);
     eventually(Duration::from_mins(1), "the tenant may make resources", async || {
         sets.list(&ListParams::default()).await?;
@@ -164,13 +168,6 @@ async fn tenant(bed: &Bed) -> Result<Client> {
     Ok(client)
 }
 
-/// How the tenant reaches the API server.
-async fn kubeconfig(bed: &Bed) -> Result<Value> {
-    let path = bed.control_plane.kubeconfig_of(TENANT)?;
-    let text = tokio::fs::read_to_string(&path).await.with_context(|| format!("reading {}", path.display()))?;
-    Ok(serde_json::from_str(&text)?)
-}
-
 /// A resource with health checkers, and so with an account that has rights from the operator.
 fn port() -> Value {
     let mut set = set(0);
@@ -179,14 +176,19 @@ fn port() -> Value {
     set
 }
 
-/// Who may edit a namespace may use each account there: that of its health checkers reads what they must, and no Node.
-async fn account_reads_no_nodes(bed: &Bed, sets: &Api<IngressDaemonSet>) -> Result<()> {
-    let uid = sets.get("port").await?.metadata.uid.context("no UID")?;
-    let mut kubeconfig = kubeconfig(bed).await?;
-    kubeconfig["users"][0]["user"]["as"] = format!("system:serviceaccount:{TENANT}:health-checker-{}", crds::names::uid8(&uid)).into();
-    let account = control_plane::client(&kubeconfig).await?;
-    Api::<Pod>::namespaced(account.clone(), TENANT).list(&ListParams::default()).await.context("what its health checkers may read")?;
-    is_forbidden(Api::<Node>::all(account).list(&ListParams::default()).await.map(drop), "reads Nodes by its health checkers")
+/// Who may edit a namespace may use each account there: that of its health checkers may read what they must, and no Node.
+async fn account_reads_no_nodes(bed: &Bed) -> Result<()> {
+    let uid = Api::<IngressDaemonSet>::namespaced(bed.client.clone(), TENANT).get("port").await?.metadata.uid.context("no UID")?;
+    let account = format!("system:serviceaccount:{TENANT}:health-checker-{}", crds::names::uid8(&uid));
+    eventually(Duration::from_mins(1), "there are health checkers, and their account has rights", async || {
+        let made = bed.kubectl(&["get", "daemonsets", "-n", TENANT, "-o", "name"]).await?;
+        let pods = json!({ "namespace": TENANT, "verb": "list", "resource": "pods" });
+        ensure!(!made.is_empty() && is_allowed(bed, &account, &pods).await?, "not yet");
+        Ok(())
+    })
+    .await?;
+    ensure!(!is_allowed(bed, &account, &json!({ "verb": "list", "resource": "nodes" })).await?, "{account} may read Nodes");
+    Ok(())
 }
 
 /// A resource for all nodes that asks for what is not allowed.
