@@ -18,7 +18,7 @@ pub struct Arguments {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Watch the node's Deployment, pods and Node, and answer on the health port.
+    /// Watch the node's Deployment and pods, and its Node if that is allowed, and answer on the health port.
     Run(Box<Run>),
     /// Exit with 0 if the serving process of this pod is synced and holds its port. For the pod's readiness probe.
     Check(Check),
