@@ -84,14 +84,14 @@ struct Facts {
     /// Not ready by what the node controller says alone: a node that serves goes on as long as its own probes pass.
     disowned: u64,
     node_goes: bool,
-    /// Health checkers have the right to see that. Where it is taken from them, they are replaced before.
-    reads_nodes: bool,
+    /// It goes, and health checkers have the right to see that. Where it is taken from them, they are replaced before.
+    seen_to_go: bool,
 }
 
 impl Default for Facts {
     /// Where nobody has seen anything.
     fn default() -> Self {
-        Self { missing: true, against: BTreeSet::new(), desired: 0, ready: 0, disowned: 0, node_goes: false, reads_nodes: false }
+        Self { missing: true, against: BTreeSet::new(), desired: 0, ready: 0, disowned: 0, node_goes: false, seen_to_go: false }
     }
 }
 
@@ -248,8 +248,8 @@ impl Audit<'_> {
         let taints = node.and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
         let to_go = taints.into_iter().any(|taint| taint["key"].as_str().is_some_and(names::is_departure));
         let node_goes = to_go || node.is_some_and(ObjectExt::being_deleted);
-        let reads_nodes = self.cluster.of(Kind::ClusterRoleBinding).any(|binding| is_binding_of(binding, &place.0));
-        let mut facts = Facts { node_goes, reads_nodes, ..Facts::default() };
+        let seen_to_go = node_goes && self.cluster.of(Kind::ClusterRoleBinding).any(|binding| is_binding_of(binding, &place.0));
+        let mut facts = Facts { node_goes, seen_to_go, ..Facts::default() };
         for deployment in self.cluster.members_at(place).filter(|deployment| !deployment.being_deleted()) {
             facts.missing = false;
             facts.desired += replicas(deployment);
@@ -313,7 +313,7 @@ fn no_serving<I: Iterator<Item = u64>>(facts: &[Facts], enough: &impl Fn(u64) ->
     if most < wanted {
         return Some(format!("at most {most} pods were ready, {wanted} are enough"));
     }
-    facts.iter().all(|facts| facts.node_goes && facts.reads_nodes).then(|| "its Node was about to go".to_owned())
+    facts.iter().all(|facts| facts.seen_to_go).then(|| "its Node was about to go".to_owned())
 }
 
 /// What a node that does not serve gives as the reason, and was so at no moment.

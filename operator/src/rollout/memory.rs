@@ -105,8 +105,8 @@ pub struct Memory {
     pub phases: BTreeMap<String, (NodePhase, Instant)>,
     /// What writes were based on that were refused for it, by object.
     stale: BTreeMap<String, (String, Instant)>,
+    /// Until when supporting objects need no further write.
     asserted: BTreeMap<String, Instant>,
-    deleted: BTreeMap<String, Instant>,
     began: Option<Instant>,
     expected: BTreeMap<Kind, (u64, Instant)>,
 }
@@ -237,19 +237,18 @@ impl Memory {
 
     /// A supporting object was written.
     pub fn assert(&mut self, assertion: String) {
-        self.asserted.insert(assertion, Instant::now());
+        self.asserted.insert(assertion, Instant::now() + ASSERT_EVERY);
     }
 
     /// A supporting object was deleted.
     pub fn assert_deleted(&mut self, assertion: String) {
-        self.deleted.insert(assertion, Instant::now());
+        self.asserted.insert(assertion, Instant::now() + DELETE_EVERY);
     }
 
     /// Supporting objects written or deleted lately.
     pub fn asserted(&self) -> BTreeSet<String> {
-        let written = self.asserted.iter().filter(|(_, at)| at.elapsed() < ASSERT_EVERY);
-        let deleted = self.deleted.iter().filter(|(_, at)| at.elapsed() < DELETE_EVERY);
-        written.chain(deleted).map(|(assertion, _)| assertion.clone()).collect()
+        let now = Instant::now();
+        self.asserted.iter().filter(|(_, until)| now < **until).map(|(assertion, _)| assertion.clone()).collect()
     }
 }
 
@@ -275,12 +274,12 @@ mod tests {
         memory.assert("written".into());
         memory.assert_deleted("deleted".into());
         assert_eq!(memory.asserted().iter().collect::<Vec<_>>(), ["deleted", "written"]);
-        for at in memory.asserted.values_mut().chain(memory.deleted.values_mut()) {
-            *at = at.checked_sub(ASSERT_EVERY).unwrap();
-        }
-        assert_eq!(memory.asserted().iter().collect::<Vec<_>>(), ["deleted"]);
-        memory.deleted.values_mut().for_each(|at| *at = at.checked_sub(DELETE_EVERY).unwrap());
-        assert!(memory.asserted().is_empty());
+        let mut pass = |time| {
+            memory.asserted.values_mut().for_each(|until| *until = until.checked_sub(time).unwrap());
+            Vec::from_iter(memory.asserted())
+        };
+        assert_eq!(pass(ASSERT_EVERY), ["deleted"]);
+        assert_eq!(pass(DELETE_EVERY), [""; 0]);
     }
 
     #[test]
