@@ -18,7 +18,7 @@ use planner::{
     pod_gates::{
         Gate, World,
         decide::GateView,
-        status::{ForbiddenWrites, status},
+        status::{ForbiddenWrites, TOO_MANY_GATES, status},
     },
 };
 use serde_json::{Value, json};
@@ -179,9 +179,10 @@ fn counts(gate: &Gate, status: &PodReadinessGateStatus) -> [(Pods, i64); 4] {
         .map(|(state, count)| (Pods { gate: name.clone(), state }, i64::from(count)))
 }
 
-/// Whether a condition says something new that people are to be told; that nothing is wrong is no news at first.
+/// Whether a condition says something new that people are to be told; that nothing is wrong is no news at first. Of gates that are too many
+/// each says so in its status: events about thousands would cost the API server more.
 fn is_news(before: &[Condition], condition: &Condition) -> bool {
-    if repeats_ready(condition) {
+    if repeats_ready(condition) || condition.reason == TOO_MANY_GATES {
         return false;
     }
     match before.iter().find(|known| known.type_ == condition.type_) {
@@ -220,6 +221,7 @@ mod tests {
         assert!(is_news(std::slice::from_ref(&ready), &condition("Ready", "True", "PodsHeld")));
         assert!(!is_news(std::slice::from_ref(&ready), &ready));
         assert!(!is_news(&[], &condition("Stalled", "True", "PatchForbidden")), "Ready has said so");
+        assert!(!is_news(&[], &condition("Ready", "False", "TooManyGates")), "there may be thousands");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use futures::StreamExt as _;
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use kube::Resource;
 use parking_lot::Mutex;
-use planner::{Action, Plan, Reason, Snapshot, plan::Write};
+use planner::{Action, Plan, Reason, Snapshot, facts::Withheld, plan::Write};
 use std::collections::BTreeMap;
 
 /// Events of one write under way at once.
@@ -142,7 +142,8 @@ fn warning_of_condition(reason: &str) -> &str {
 /// Whether a condition asks for somebody. What some of them say, events of nodes or other conditions say, too.
 fn is_problem(type_: &str, status: &str, reason: &str) -> bool {
     match type_ {
-        "Valid" => status == "False",
+        // Of resources that are too many each says so in its status: events about thousands would cost the API server more.
+        "Valid" => status == "False" && reason != Withheld::TooMany.invalid().reason,
         // Health checkers that start, on a new node for example, ask for nobody.
         "HealthCheckersReady" => reason == "ServiceAccountLacksRights",
         "Available" | "Progressing" | "Paused" | "Degraded" | "Ready" | "Reconciling" => false,
@@ -163,12 +164,14 @@ mod tests {
             ("HealthCheckersReady", "True", "HealthCheckersReady"),
             ("HealthCheckersReady", "False", "HealthCheckersNotReady"),
             ("Valid", "True", "Accepted"),
+            ("Valid", "False", "TooManyResources"),
             ("Stalled", "False", "RollingOut"),
         ] {
             assert!(!is_problem(type_, status, reason), "{type_}={status} {reason}");
         }
         for (type_, status, reason) in [
             ("Valid", "False", "InvalidSpec"),
+            ("Valid", "False", "TooLarge"),
             ("Stalled", "True", "DetachTimeout"),
             ("RolledBack", "True", "RevisionFailed"),
             ("HealthCheckersReady", "False", "ServiceAccountLacksRights"),

@@ -10,6 +10,7 @@ mod replace;
 mod waits;
 
 use crate::{
+    facts::Withheld,
     node::{ManagedNode, again, fits, give_up, is_free, is_kept, renew, replicas, set_free, turn_back},
     objects::{
         deployment_writes, health_checker,
@@ -109,11 +110,14 @@ fn without_seconds(status: &IngressDaemonSetStatus) -> IngressDaemonSetStatus {
 }
 
 /// The finalizers with ours, which comes before any object that is to be cleaned up; without the original's, whose controller is gone.
-/// Nothing if the resource has ours.
+/// Nothing if the resource has ours, or if it is one too many and there is nothing to be cleaned up.
 fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
     let resource = &snapshot.resource;
-    let ours = resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER);
-    if resource.deleting || ours {
+    if resource.deleting || resource.has_finalizer() {
+        return None;
+    }
+    let has_grants = resource.ledger().is_some_and(|ledger| !ledger.grants.is_empty());
+    if resource.withheld == Some(Withheld::TooMany) && snapshot.deployments.is_empty() && !has_grants {
         return None;
     }
     let mut finalizers: Vec<_> =
@@ -593,8 +597,10 @@ impl<'a> Pass<'a> {
             self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
             return self.plan;
         }
-        // Whatever the spec is.
-        health_checker::revoke(self.snapshot, false, &mut self.plan);
+        // Whatever the spec is. One that was never looked after has no right to lose.
+        if self.snapshot.resource.has_finalizer() {
+            health_checker::revoke(self.snapshot, false, &mut self.plan);
+        }
         if self.snapshot.gates.watched {
             self.plan.replicas = Some(replicas::of(self.snapshot, self.settings, managed_nodes));
         }

@@ -4,6 +4,7 @@ use crds::{
     IngressDaemonSet, UnixSeconds,
     ingress_daemon_set::IngressDaemonSetSpec,
     ledger::{Ledger, RolloutState},
+    names,
     status::IngressDaemonSetStatus,
 };
 use std::sync::Arc;
@@ -88,6 +89,11 @@ impl Resource {
     pub fn name_for_its_readers(&self, kind: &str, key: &str) -> String {
         let is_near = key.split_once('/').is_some_and(|(namespace, _)| namespace == self.namespace);
         if is_near { format!("{kind} {key}") } else { format!("a {kind} of another namespace") }
+    }
+
+    /// Whether it has our finalizer.
+    pub fn has_finalizer(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER)
     }
 
     /// The grant ledger; absent when never written or wiped.

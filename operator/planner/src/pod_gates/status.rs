@@ -10,6 +10,8 @@ use crds::pod_readiness_gate::{HeldPod, PodCounts, PodReadinessGateStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use std::collections::BTreeSet;
 
+/// Reason of `Ready` in gates beyond [`GATES_PER_NAMESPACE`].
+pub const TOO_MANY_GATES: &str = "TooManyGates";
 /// How many pods are named.
 const SAMPLE: usize = 10;
 
@@ -80,7 +82,7 @@ pub fn status<'a>(
     let summary = summary(&pods);
     let mut conditions = GateConditions::new(gate.generation, before, now);
     match (unseen(world, gate), forbidden, unreadable) {
-        _ if world.surplus.contains_key(&gate.key()) => conditions.say_ready(GateReadiness::Stalled, "TooManyGates", surplus()),
+        _ if world.surplus.contains_key(&gate.key()) => conditions.say_ready(GateReadiness::Stalled, TOO_MANY_GATES, surplus()),
         (Some(why), ..) => {
             conditions.say_ready(GateReadiness::Reconciling, "PodsUnreadable", format!("the operator cannot see the gate's pods: {why}"));
         }

@@ -8,6 +8,7 @@ use crds::{
 };
 use planner::{Action, Snapshot, decide, facts::Withheld};
 use proptest::{prelude::*, sample::select};
+use std::sync::Arc;
 use world::{
     World,
     cluster::UID8,
@@ -150,4 +151,34 @@ fn of_a_resource_whose_spec_is_withheld_nothing_is_undone_and_nothing_is_begun()
             assert_eq!(plan.status.nodes.current, whole.resource.status.unwrap().nodes.current);
         }
     }
+}
+
+#[test]
+fn one_too_many_gets_a_finalizer_only_where_it_has_something_to_clean_up() {
+    let finalizers = |snapshot: &Snapshot| decide(snapshot).actions.iter().any(|action| matches!(action, Action::SetFinalizers(_)));
+    let with = |withheld: Option<Withheld>, mut snapshot: Snapshot| {
+        snapshot.resource.finalizers.clear();
+        snapshot.resource.withheld = withheld;
+        snapshot
+    };
+    let bare = |mut snapshot: Snapshot| {
+        snapshot.deployments.clear();
+        snapshot.resource.status = None;
+        snapshot
+    };
+    let runs = under_way(Marks::Token, 8);
+    assert!(!finalizers(&with(Some(Withheld::TooMany), bare(runs.clone()))));
+    assert!(finalizers(&with(Some(Withheld::TooMany), runs.clone())));
+    let mut has_grants = with(Some(Withheld::TooMany), runs.clone());
+    has_grants.deployments.clear();
+    assert!(!has_grants.resource.ledger().unwrap().grants.is_empty());
+    assert!(finalizers(&has_grants));
+    let large = Withheld::TooLarge { bytes: 1 << 20, mappings: 1 };
+    for withheld in [None, Some(large)] {
+        assert!(finalizers(&with(withheld, bare(runs.clone()))), "{withheld:?}");
+    }
+    // It says so, and does nothing else: no binding can be there that is to be deleted.
+    let told = Snapshot { known_for: 1 << 20, node_rights: Arc::default(), ..with(Some(Withheld::TooMany), bare(runs)) };
+    let plan = decide(&told);
+    assert!(matches!(plan.actions.as_slice(), [Action::WriteStatus { .. }]), "{:?}", plan.actions);
 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What the plan does against a promise.
 pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let resource = &snapshot.resource;
-    if !resource.finalizers.iter().any(|finalizer| finalizer == names::FINALIZER) {
+    if !resource.has_finalizer() {
         return Vec::new();
     }
     let seen = Seen { snapshot, plan, selectors: selectors(snapshot, plan) };
