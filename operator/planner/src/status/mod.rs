@@ -354,9 +354,12 @@ fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)))
 }
 
-/// What everything waits for that a person, time or a window has to settle.
+/// What everything waits for that a person, time or a window has to settle. A partition holds its own nodes: beside a node that goes on by
+/// itself it holds not everything.
 fn holding(plan: &Plan) -> Option<&Reason> {
-    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).find(|reason| reason.class().holds_all)
+    let reasons = || plan.node_states.values().map(|state| &state.reason).chain(&plan.step);
+    let goes_on = reasons().any(Reason::ends_by_itself);
+    reasons().find(|reason| reason.class().holds_all && !(goes_on && **reason == Reason::Partition))
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.

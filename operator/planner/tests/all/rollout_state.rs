@@ -69,6 +69,20 @@ fn a_partition_keeps_its_share_of_nodes_rounded_up_at_what_they_run() {
 }
 
 #[test]
+fn a_rollout_goes_on_while_it_proves_itself_beside_nodes_that_a_partition_keeps() {
+    let (mut world, mut operator) = at_rest(&json!({"partition": 1, "provenAfterSeconds": 60}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    world.run_until(&mut operator, 240, |world| on(world, 2) == 1).unwrap();
+    let waits = |plan: &Plan, word| plan.node_states.values().any(|state| state.reason.word() == word);
+    let plan = seconds(&mut world, &mut operator, 10);
+    assert!(waits(&plan, "Proving") && waits(&plan, "Partition"), "{:#?}", plan.node_states);
+    assert_eq!(condition(&plan, "Progressing"), Some(("True", "RollingOut")));
+    world.run_until(&mut operator, 600, |world| on(world, 2) == 3).unwrap();
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
+}
+
+#[test]
 fn nodes_that_a_partition_keeps_are_repaired_with_the_template_that_they_run() {
     let (mut world, mut operator) = at_rest(&json!({"partition": "100%"}), 2, 1);
     edit(&mut world, |wish| wish.image = 2);
