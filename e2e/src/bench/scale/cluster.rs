@@ -46,6 +46,7 @@ pub struct Cluster {
     pub state: PathBuf,
     operator_kubeconfig: PathBuf,
     operator: Option<Process>,
+    build: Option<PathBuf>,
     fleet: Option<Process>,
 }
 
@@ -66,13 +67,18 @@ impl Cluster {
         let operator_kubeconfig = state.join("operator.json");
         tokio::fs::write(&operator_kubeconfig, serde_json::to_vec(&config)?).await.context("writing the operator's kubeconfig")?;
         std::fs::write(state.join("stages.yaml"), resource::stages()).context("writing the stages")?;
-        Ok(Self { server, state: state.to_owned(), operator_kubeconfig, operator: None, fleet: None })
+        Ok(Self { server, state: state.to_owned(), operator_kubeconfig, operator: None, build: None, fleet: None })
+    }
+
+    /// From now on starts this build of the operator; the usual one where none is given.
+    pub fn measure(&mut self, build: Option<&Path>) {
+        self.build = build.map(Path::to_owned);
     }
 
     /// Starts the operator, as `deploy/` starts it; returns when that was.
     pub fn start_operator(&mut self) -> Result<Instant> {
-        let program =
-            std::env::var_os(OPERATOR).map_or_else(|| images::workspace_binary("ingress-daemonset-operator"), |path| Ok(path.into()))?;
+        let build = self.build.clone().or_else(|| std::env::var_os(OPERATOR).map(PathBuf::from));
+        let program = build.map_or_else(|| images::workspace_binary("ingress-daemonset-operator"), Ok)?;
         let mut command = Command::new(program);
         command.args(["run", "--lease-namespace", operator::NAMESPACE, "--identity", "bench", "--listen-address", METRICS]);
         command.env("KUBECONFIG", &self.operator_kubeconfig);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -29,6 +29,10 @@ const CALM: Duration = Duration::from_secs(10);
 /// Of one restart it depends on luck when the API server has which watch ready.
 const RESTARTS: usize = 5;
 
+/// A variable: the path of another build of the operator, such as a former one. It is restarted on the same fleet in turn, and its figures
+/// are the yardstick.
+const BASELINE: &str = "BED_BENCH_BASELINE";
+
 /// All of it, on a control plane of its own.
 pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut Findings) -> Result<()> {
     let nodes = settings.large_nodes;
@@ -51,41 +55,99 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     cluster.check()?;
     findings.add("operator memory, all nodes made by it", memory, "MiB", Goal::AtMost(64.0), Some(("peak", peak)));
     findings.add("operator CPU at rest", 100.0 * rest, "%", Goal::AtMost(1.0), None);
-    cluster.kill_operator().await?;
-    let begun = cluster.start_operator()?;
-    let decided = has_decided(&mut cluster, nodes, begun).await?;
-    sleep(CALM).await;
-    let figures = cluster.operator_figures()?;
-    let (restarted, restarted_peak) = (figures.resident_mib()?, figures.peak_mib()?);
-    let anonymous = figures.anonymous_mib()?;
-    findings.add("operator memory, after a restart", restarted, "MiB", Goal::AtMost(64.0), Some(("peak", restarted_peak)));
-    say(&format!("restarted: nothing to do seen after {decided:.2} s; {restarted:.1} MiB, {anonymous:.1} without its program"));
-    let mut firsts = Vec::new();
-    let mut used = BTreeMap::new();
+    let baseline = std::env::var_os(BASELINE).map(PathBuf::from);
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
     for round in 1..=RESTARTS {
-        cluster.kill_operator().await?;
-        cluster.change(json!({ "template": resource::template(2) })).await?;
-        let before = by_program()?;
-        let begun = cluster.start_operator()?;
-        let first = first_grant(&mut cluster, begun).await?;
-        used = used_since(&before)?;
-        say(&format!("restart {round} of {RESTARTS}: a changed template is granted after {first:.2} s"));
-        firsts.push(first);
-        // It takes the change back before a pod is replaced.
-        cluster.change(json!({ "template": resource::template(1) })).await?;
-        cluster.is_complete(nodes, PATIENCE, say).await?;
-        sleep(CALM).await;
+        if let Some(baseline) = &baseline {
+            let restart = settled(&mut cluster, Some(baseline), nodes, say).await?;
+            say(&format!("restart {round} of {RESTARTS} of {}: {}", baseline.display(), restart.said()));
+            others.push(restart);
+        }
+        let restart = match &baseline {
+            Some(_) => settled(&mut cluster, None, nodes, say).await?,
+            None => restart(&mut cluster, nodes, say).await?,
+        };
+        say(&format!("restart {round} of {RESTARTS}: {}", restart.said()));
+        ours.push(restart);
     }
-    firsts.sort_by(f64::total_cmp);
-    let (first, worst) = (firsts[RESTARTS / 2], firsts[RESTARTS - 1]);
-    findings.add("operator restart → first correct decision, median of 5", first, "s", Goal::AtMost(5.0), Some(("slowest", worst)));
-    findings.add("operator restart → nothing to do", decided, "s", Goal::AtMost(5.0), None);
-    let shares: Vec<_> = used.iter().map(|(program, seconds)| format!("{program} {seconds:.1}")).collect();
-    say(&format!("CPU seconds until the grant: {}", shares.join(", ")));
+    let peak = ours.iter().map(|restart| restart.peak).fold(0.0, f64::max);
+    let mut add = |what, of: fn(&Restart) -> f64, unit, goal, beside: (&'static str, f64)| {
+        let yardstick = if others.is_empty() { beside } else { ("baseline", median(&others, of)) };
+        findings.add(what, median(&ours, of), unit, goal, Some(yardstick));
+    };
+    add("operator memory, after a restart", |restart| restart.memory, "MiB", Goal::AtMost(64.0), ("peak", peak));
+    let slowest = |of: fn(&Restart) -> f64| ("slowest", ours.iter().map(of).fold(0.0, f64::max));
+    let (first, idle): (fn(&Restart) -> f64, fn(&Restart) -> f64) = (|restart| restart.first, |restart| restart.idle);
+    add("operator restart → first correct decision, median of 5", first, "s", Goal::AtMost(5.0), slowest(first));
+    add("operator restart → nothing to do, median of 5", idle, "s", Goal::AtMost(5.0), slowest(idle));
+    let used = ours.pop().map(|restart| restart.used).unwrap_or_default();
     let pods = nodes * resource::PODS_PER_NODE;
     let details = json!({ "nodes": nodes, "pods": pods, "seconds until all serve": took, "CPU seconds until the grant": used });
     findings.details.insert("large fleet", details);
     cluster.end().await
+}
+
+/// What became of an operator that was restarted: twice, since a change of the template comes before the second time.
+struct Restart {
+    /// Seconds until it saw that nothing was to be done.
+    idle: f64,
+    /// MiB when it had seen that, and at most until then.
+    memory: f64,
+    peak: f64,
+    /// MiB without its program.
+    anonymous: f64,
+    /// Seconds until it granted slots for the changed template, and the CPU seconds of all programs until then.
+    first: f64,
+    used: BTreeMap<String, f64>,
+}
+
+impl Restart {
+    fn said(&self) -> String {
+        let Self { idle, memory, anonymous, first, used, .. } = self;
+        let used: Vec<_> = used.iter().map(|(program, seconds)| format!("{program} {seconds:.1}")).collect();
+        format!(
+            "nothing to do seen after {idle:.2} s; {memory:.1} MiB, {anonymous:.1} without its program; a changed template is granted after \
+             {first:.2} s, with CPU seconds of {}",
+            used.join(", ")
+        )
+    }
+}
+
+/// Restarts a build, the first one where none is given, once it has written what it writes otherwise than another one.
+async fn settled(cluster: &mut Cluster, build: Option<&Path>, nodes: usize, say: Say<'_>) -> Result<Restart> {
+    cluster.kill_operator().await?;
+    cluster.measure(build);
+    let begun = cluster.start_operator()?;
+    has_decided(cluster, nodes, begun).await?;
+    cluster.is_complete(nodes, PATIENCE, say).await?;
+    sleep(CALM).await;
+    restart(cluster, nodes, say).await
+}
+
+async fn restart(cluster: &mut Cluster, nodes: usize, say: Say<'_>) -> Result<Restart> {
+    cluster.kill_operator().await?;
+    let begun = cluster.start_operator()?;
+    let idle = has_decided(cluster, nodes, begun).await?;
+    sleep(CALM).await;
+    let figures = cluster.operator_figures()?;
+    let (memory, peak, anonymous) = (figures.resident_mib()?, figures.peak_mib()?, figures.anonymous_mib()?);
+    cluster.kill_operator().await?;
+    cluster.change(json!({ "template": resource::template(2) })).await?;
+    let before = by_program()?;
+    let begun = cluster.start_operator()?;
+    let first = first_grant(cluster, begun).await?;
+    let used = used_since(&before)?;
+    // It takes the change back before a pod is replaced.
+    cluster.change(json!({ "template": resource::template(1) })).await?;
+    cluster.is_complete(nodes, PATIENCE, say).await?;
+    sleep(CALM).await;
+    Ok(Restart { idle, memory, peak, anonymous, first, used })
+}
+
+fn median(restarts: &[Restart], of: fn(&Restart) -> f64) -> f64 {
+    let mut figures: Vec<_> = restarts.iter().map(of).collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
 /// CPU seconds of those programs that have used some.
