@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Pod},
+    events::v1::Event,
+};
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -78,6 +81,9 @@ async fn hostile(bed: &mut Bed) -> Result<()> {
     }
     left_out(&sets).await?;
     told_nothing(&gates).await?;
+    let events = Api::<Event>::namespaced(bed.client.clone(), TENANT).list(&ListParams::default()).await?;
+    let too_many = events.iter().filter(|event| event.reason.as_ref().is_some_and(|reason| reason.starts_with("TooMany"))).count();
+    ensure!(too_many == 0, "{too_many} events say that there are too many");
     account_reads_no_nodes(bed).await?;
     traffic.all_served(bed).await?;
     for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {

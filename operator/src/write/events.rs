@@ -141,9 +141,12 @@ fn warning_of_condition(reason: &str) -> &str {
 
 /// Whether a condition asks for somebody. What some of them say, events of nodes or other conditions say, too.
 fn is_problem(type_: &str, status: &str, reason: &str) -> bool {
+    // Of resources that are too many each says so in its status: events about thousands would cost the API server more.
+    if reason == Withheld::TooMany.invalid().reason {
+        return false;
+    }
     match type_ {
-        // Of resources that are too many each says so in its status: events about thousands would cost the API server more.
-        "Valid" => status == "False" && reason != Withheld::TooMany.invalid().reason,
+        "Valid" => status == "False",
         // Health checkers that start, on a new node for example, ask for nobody.
         "HealthCheckersReady" => reason == "ServiceAccountLacksRights",
         "Available" | "Progressing" | "Paused" | "Degraded" | "Ready" | "Reconciling" => false,
@@ -165,6 +168,7 @@ mod tests {
             ("HealthCheckersReady", "False", "HealthCheckersNotReady"),
             ("Valid", "True", "Accepted"),
             ("Valid", "False", "TooManyResources"),
+            ("Stalled", "True", "TooManyResources"),
             ("Stalled", "False", "RollingOut"),
         ] {
             assert!(!is_problem(type_, status, reason), "{type_}={status} {reason}");
@@ -172,6 +176,7 @@ mod tests {
         for (type_, status, reason) in [
             ("Valid", "False", "InvalidSpec"),
             ("Valid", "False", "TooLarge"),
+            ("Stalled", "True", "TooLarge"),
             ("Stalled", "True", "DetachTimeout"),
             ("RolledBack", "True", "RevisionFailed"),
             ("HealthCheckersReady", "False", "ServiceAccountLacksRights"),

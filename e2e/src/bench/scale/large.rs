@@ -77,9 +77,14 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     };
     add("operator memory, after a restart", |restart| restart.memory, "MiB", Goal::AtMost(64.0), ("peak", peak));
     let slowest = |of: fn(&Restart) -> f64| ("slowest", ours.iter().map(of).fold(0.0, f64::max));
-    let (first, idle): (fn(&Restart) -> f64, fn(&Restart) -> f64) = (|restart| restart.first, |restart| restart.idle);
-    add("operator restart → first correct decision, median of 5", first, "s", Goal::AtMost(5.0), slowest(first));
-    add("operator restart → nothing to do, median of 5", idle, "s", Goal::AtMost(5.0), slowest(idle));
+    add(
+        "operator restart → first correct decision, median of 5",
+        |restart| restart.first,
+        "s",
+        Goal::AtMost(5.0),
+        slowest(|restart| restart.first),
+    );
+    add("operator restart → nothing to do, median of 5", |restart| restart.idle, "s", Goal::AtMost(5.0), slowest(|restart| restart.idle));
     let used = ours.pop().map(|restart| restart.used).unwrap_or_default();
     let pods = nodes * resource::PODS_PER_NODE;
     let details = json!({ "nodes": nodes, "pods": pods, "seconds until all serve": took, "CPU seconds until the grant": used });

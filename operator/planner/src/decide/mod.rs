@@ -110,20 +110,25 @@ fn without_seconds(status: &IngressDaemonSetStatus) -> IngressDaemonSetStatus {
 }
 
 /// The finalizers with ours, which comes before any object that is to be cleaned up; without the original's, whose controller is gone.
-/// Nothing if the resource has ours, or if it is one too many and there is nothing to be cleaned up.
+/// Nothing if the resource has ours, or if it has never had a place.
 fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
     let resource = &snapshot.resource;
-    if resource.deleting || resource.has_finalizer() {
-        return None;
-    }
-    let has_grants = resource.ledger().is_some_and(|ledger| !ledger.grants.is_empty());
-    if resource.withheld == Some(Withheld::TooMany) && snapshot.deployments.is_empty() && !has_grants {
+    if resource.deleting || resource.has_finalizer() || never_had_a_place(snapshot) {
         return None;
     }
     let mut finalizers: Vec<_> =
         resource.finalizers.iter().filter(|finalizer| *finalizer != names::FINALIZER_OF_ORIGINAL).cloned().collect();
     finalizers.push(names::FINALIZER.to_owned());
     Some(finalizers)
+}
+
+/// It is one too many of its namespace and always was, so that nothing of it is anywhere. What the operator has recorded says so: who may
+/// edit resources cannot write their status, and could remove the finalizer.
+fn never_had_a_place(snapshot: &Snapshot) -> bool {
+    let resource = &snapshot.resource;
+    let is_recorded = resource.last_replicas().is_some() || resource.ledger().is_some_and(|ledger| !ledger.grants.is_empty());
+    let has_objects = !snapshot.deployments.is_empty() || snapshot.daemon_sets.iter().any(|set| set.owned);
+    resource.withheld == Some(Withheld::TooMany) && !resource.has_finalizer() && !is_recorded && !has_objects
 }
 
 /// The annotation to set: the grant's, or the one that a mark was found holding with.
@@ -597,8 +602,8 @@ impl<'a> Pass<'a> {
             self.plan.actions.push(Action::SetFinalizers(finalizers.cloned().collect()));
             return self.plan;
         }
-        // Whatever the spec is. One that was never looked after has no right to lose.
-        if self.snapshot.resource.has_finalizer() {
+        // Whatever the spec is.
+        if !never_had_a_place(self.snapshot) {
             health_checker::revoke(self.snapshot, false, &mut self.plan);
         }
         if self.snapshot.gates.watched {

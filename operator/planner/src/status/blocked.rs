@@ -23,9 +23,11 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
     if is_under_way(plan, ledger) {
         return None;
     }
+    let goes_on = goes_on_by_itself(plan);
     // A node that was lost with its slot is what the others wait for when they wait for the budget.
     let lost = |node: &String, reason: &Reason| *reason == Reason::NodeNotReady && ledger.grants.contains_key(node);
     let rank_of = |node: &String, state: &NodeProgress| match state.reason.class().rank {
+        _ if goes_on && state.reason == Reason::Partition => None,
         Some(_) if lost(node, &state.reason) => Some(LOST_WITH_ITS_SLOT),
         None if ledger.grants.contains_key(node) => None,
         None if state.phase == NodePhase::Unavailable => Some(OUT_BY_ITSELF),
@@ -65,6 +67,11 @@ pub fn blocked(
 /// A node works: that is enough for the rollout to go on when it is through.
 pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     ledger.grants.keys().any(|node| plan.node_states.get(node).is_none_or(|state| state.reason.class().rank.is_none()))
+}
+
+/// A node's wait ends by itself, so that the rollout goes on though a partition holds other nodes.
+pub fn goes_on_by_itself(plan: &Plan) -> bool {
+    plan.node_states.values().any(|state| state.reason.ends_by_itself())
 }
 
 /// Rank of a node that is not Ready and has a grant: with what is broken.

@@ -246,7 +246,7 @@ fn progressing(
     let under_way = is_under_way(plan, ledger);
     let says = |wanted: &Reason| plan.node_states.values().any(|state| state.reason == *wanted);
     let given_up = says(&Reason::DetachAborted) && !under_way;
-    let goes_on = plan.node_states.values().any(|state| state.reason.ends_by_itself());
+    let goes_on = blocked::goes_on_by_itself(plan);
     if snapshot.resource.deleting {
         ("Progressing", true, "Deleting", message)
     } else if settings.is_err() {
@@ -354,12 +354,11 @@ fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)))
 }
 
-/// What everything waits for that a person, time or a window has to settle. A partition holds its own nodes: beside a node that goes on by
-/// itself it holds not everything.
+/// What everything waits for that a person, time or a window has to settle.
 fn holding(plan: &Plan) -> Option<&Reason> {
-    let reasons = || plan.node_states.values().map(|state| &state.reason).chain(&plan.step);
-    let goes_on = reasons().any(Reason::ends_by_itself);
-    reasons().find(|reason| reason.class().holds_all && !(goes_on && **reason == Reason::Partition))
+    let goes_on = blocked::goes_on_by_itself(plan);
+    let reasons = plan.node_states.values().map(|state| &state.reason).chain(&plan.step);
+    reasons.filter(|reason| !(goes_on && **reason == Reason::Partition)).find(|reason| reason.class().holds_all)
 }
 
 /// A node is in trouble that does not mend itself by waiting for a step of the rollout.

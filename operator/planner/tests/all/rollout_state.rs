@@ -76,7 +76,7 @@ fn a_rollout_goes_on_while_it_proves_itself_beside_nodes_that_a_partition_keeps(
     let waits = |plan: &Plan, word| plan.node_states.values().any(|state| state.reason.word() == word);
     let plan = seconds(&mut world, &mut operator, 10);
     assert!(waits(&plan, "Proving") && waits(&plan, "Partition"), "{:#?}", plan.node_states);
-    assert_eq!(condition(&plan, "Progressing"), Some(("True", "RollingOut")));
+    assert_eq!((condition(&plan, "Progressing"), &plan.status.blocked), (Some(("True", "RollingOut")), &None));
     world.run_until(&mut operator, 600, |world| on(world, 2) == 3).unwrap();
     let plan = seconds(&mut world, &mut operator, 90);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
