@@ -69,9 +69,9 @@ pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     ledger.grants.keys().any(|node| plan.node_states.get(node).is_none_or(|state| state.reason.class().rank.is_none()))
 }
 
-/// A node's wait ends by itself, so that the rollout goes on though a partition holds other nodes.
+/// A wait ends by itself, so that the rollout goes on though a partition holds other nodes.
 pub fn goes_on_by_itself(plan: &Plan) -> bool {
-    plan.node_states.values().any(|state| state.reason.ends_by_itself())
+    plan.node_states.values().map(|state| &state.reason).chain(&plan.step).any(Reason::ends_by_itself)
 }
 
 /// Rank of a node that is not Ready and has a grant: with what is broken.
