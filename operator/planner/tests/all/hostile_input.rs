@@ -6,7 +6,10 @@ use crds::{
     ledger::{Wait, WaitFor},
     names,
 };
-use planner::{Action, Snapshot, decide, facts::Withheld};
+use planner::{
+    Action, Snapshot, decide,
+    facts::{DaemonSetFacts, Withheld},
+};
 use proptest::{prelude::*, sample::select};
 use std::sync::Arc;
 use world::{
@@ -177,14 +180,30 @@ fn one_too_many_gets_a_finalizer_only_where_it_may_have_something_to_clean_up() 
     let too_many = Some(Withheld::TooMany);
     let check = |case, expected, snapshot: &Snapshot| assert_eq!(finalizers(snapshot), expected, "{case}");
     check("never served", false, &with(too_many, never_served(runs.clone())));
-    check("served", true, &with(too_many, without_objects(runs.clone())));
+    let mut served = without_objects(runs.clone());
+    served.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().grants.clear();
+    check("it has served", true, &with(too_many, served));
+    let mut has_grants = without_objects(runs.clone());
+    has_grants.resource.status.as_mut().unwrap().revisions.effective.clear();
+    check("it has grants", true, &with(too_many, has_grants));
     let has_deployments = Snapshot { deployments: runs.deployments.clone(), ..never_served(runs.clone()) };
     check("it has Deployments", true, &with(too_many, has_deployments));
+    for owned in [true, false] {
+        let spec = Arc::default();
+        let (name, uid) = (String::new(), String::new());
+        let checkers = DaemonSetFacts { name, uid, port: 80, spec, observed: true, desired: 1, updated: 1, ready: 1, owned };
+        let has_checkers = Snapshot { daemon_sets: vec![checkers], ..never_served(runs.clone()) };
+        check("it has health checkers", owned, &with(too_many, has_checkers));
+    }
     check("it has a place", true, &with(None, never_served(runs.clone())));
     check("too large", true, &with(Some(Withheld::TooLarge { bytes: 1 << 20, mappings: 1 }), never_served(runs.clone())));
     // It says so, and does nothing else: no right can be there that is to be taken away.
     let mut told =
         Snapshot { known_for: 1 << 20, node_rights: Arc::default(), listed_since_rebuild: true, ..with(too_many, never_served(runs)) };
+    let takes_right_away = |snapshot: &Snapshot| decide(snapshot).actions.iter().any(|action| matches!(action, Action::Delete { .. }));
+    let mut finalized = told.clone();
+    finalized.resource.finalizers.push(names::FINALIZER.to_owned());
+    assert!(takes_right_away(&finalized) && !takes_right_away(&told));
     told.resource.status = None;
     let mut passes = 0;
     while let [Action::WriteStatus { status, .. }] = decide(&told).actions.as_slice() {
@@ -194,4 +213,9 @@ fn one_too_many_gets_a_finalizer_only_where_it_may_have_something_to_clean_up() 
     }
     assert_eq!(decide(&told).actions, []);
     assert_ne!(passes, 0);
+    // The controller that would remove this finalizer is gone.
+    told.resource.finalizers.push(names::FINALIZER_OF_ORIGINAL.to_owned());
+    told.resource.deleting = true;
+    told.nodes = Arc::default();
+    assert!(decide(&told).actions.contains(&Action::SetFinalizers(Vec::new())));
 }
