@@ -36,6 +36,10 @@ const BASELINE: &str = "BED_BENCH_BASELINE";
 /// All of it, on a control plane of its own.
 pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut Findings) -> Result<()> {
     let nodes = settings.large_nodes;
+    let baseline = std::env::var_os(BASELINE).map(PathBuf::from);
+    if let Some(baseline) = &baseline {
+        ensure!(baseline.is_file(), "{BASELINE}: there is no file {}", baseline.display());
+    }
     let mut cluster = Cluster::start(state).await?;
     cluster.apply(&resource::ingress_daemon_set(1, settings.grace)).await?;
     cluster.start_operator()?;
@@ -55,7 +59,6 @@ pub async fn run(settings: &Settings, state: &Path, say: Say<'_>, findings: &mut
     cluster.check()?;
     findings.add("operator memory, all nodes made by it", memory, "MiB", Goal::AtMost(64.0), Some(("peak", peak)));
     findings.add("operator CPU at rest", 100.0 * rest, "%", Goal::AtMost(1.0), None);
-    let baseline = std::env::var_os(BASELINE).map(PathBuf::from);
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     for round in 1..=RESTARTS {
         if let Some(baseline) = &baseline {
@@ -124,6 +127,8 @@ async fn settled(cluster: &mut Cluster, build: Option<&Path>, nodes: usize, say:
     cluster.measure(build);
     let begun = cluster.start_operator()?;
     has_decided(cluster, nodes, begun).await?;
+    // The status is the other build's at first.
+    sleep(CALM).await;
     cluster.is_complete(nodes, PATIENCE, say).await?;
     sleep(CALM).await;
     restart(cluster, nodes, say).await
