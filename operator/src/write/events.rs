@@ -5,7 +5,7 @@ use futures::StreamExt as _;
 use k8s_controller::events::{Event, EventRecorder, EventType};
 use kube::Resource;
 use parking_lot::Mutex;
-use planner::{Action, Plan, Reason, Snapshot, facts::Withheld, plan::Write};
+use planner::{Action, Plan, Reason, Snapshot, facts::TOO_MANY_RESOURCES, plan::Write};
 use std::collections::BTreeMap;
 
 /// Events of one write under way at once.
@@ -142,7 +142,7 @@ fn warning_of_condition(reason: &str) -> &str {
 /// Whether a condition asks for somebody. What some of them say, events of nodes or other conditions say, too.
 fn is_problem(type_: &str, status: &str, reason: &str) -> bool {
     // Of resources that are too many each says so in its status: events about thousands would cost the API server more.
-    if reason == Withheld::TooMany.invalid().reason {
+    if reason == TOO_MANY_RESOURCES {
         return false;
     }
     match type_ {

@@ -14,5 +14,5 @@ mod workload;
 
 pub use node_facts::{NodeCondition, NodeFacts};
 pub use pod::{ContainerFacts, InPlacePod, PodFacts, PullFacts, Unmet, not_before};
-pub use resource::{OtherResource, RESOURCES_PER_NAMESPACE, Resource, SPEC_BYTES, SPEC_MAPPINGS, Withheld};
+pub use resource::{OtherResource, RESOURCES_PER_NAMESPACE, Resource, SPEC_BYTES, SPEC_MAPPINGS, TOO_MANY_RESOURCES, Withheld};
 pub use workload::{DaemonSetFacts, DeploymentCounts, DeploymentFacts, ReplicaSetFacts, RevisionFacts};

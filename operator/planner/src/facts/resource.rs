@@ -47,6 +47,9 @@ pub const SPEC_BYTES: usize = 64 * 1024;
 /// Mappings in a template, at most.
 pub const SPEC_MAPPINGS: usize = 1000;
 
+/// Reason of conditions of resources beyond [`RESOURCES_PER_NAMESPACE`].
+pub const TOO_MANY_RESOURCES: &str = "TooManyResources";
+
 /// Why the spec of a resource is not held: whoever may make resources could fill the operator's memory with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withheld {

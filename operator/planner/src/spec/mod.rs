@@ -13,7 +13,7 @@ mod rollout_settings;
 pub use rollout_settings::{RolloutSettings, StepNodes, StepSettings};
 
 use crate::{
-    facts::{RESOURCES_PER_NAMESPACE, SPEC_BYTES, SPEC_MAPPINGS, Withheld},
+    facts::{RESOURCES_PER_NAMESPACE, SPEC_BYTES, SPEC_MAPPINGS, TOO_MANY_RESOURCES, Withheld},
     spec::load_balancer::Timing,
 };
 use crds::{
@@ -66,7 +66,7 @@ impl Withheld {
                 ),
             },
             Self::TooMany => SpecProblem {
-                reason: "TooManyResources",
+                reason: TOO_MANY_RESOURCES,
                 message: format!(
                     "of a namespace {RESOURCES_PER_NAMESPACE} IngressDaemonSets are looked after, those that run something and then the oldest, and \
                      this is none of them; what it runs keeps running: delete others, or make it in another namespace"

@@ -279,7 +279,7 @@ fn progressing(
         ("Progressing", false, "Complete", message)
     } else if let Some(message) = settings.ok().and_then(|settings| late(settings, plan, ledger)) {
         ("Progressing", false, DEADLINE, message)
-    } else if let Some(state) = holding(plan).filter(|_| !under_way) {
+    } else if let Some(state) = holding(plan, goes_on).filter(|_| !under_way) {
         ("Progressing", false, state.word(), format!("{message}; {}", state.message_of_rollout()))
     } else if snapshot.resource.spec.paused && (ledger.grants.is_empty() || given_up) {
         ("Progressing", false, "Paused", message)
@@ -355,8 +355,7 @@ fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
 }
 
 /// What everything waits for that a person, time or a window has to settle.
-fn holding(plan: &Plan) -> Option<&Reason> {
-    let goes_on = blocked::goes_on_by_itself(plan);
+fn holding(plan: &Plan, goes_on: bool) -> Option<&Reason> {
     let reasons = plan.node_states.values().map(|state| &state.reason).chain(&plan.step);
     reasons.filter(|reason| !(goes_on && **reason == Reason::Partition)).find(|reason| reason.class().holds_all)
 }
@@ -432,7 +431,7 @@ fn stalled(settings: Resolved<'_>, plan: &Plan, nodes: &NodeCounts, ledger: &Led
         return Some(("Stalled", true, reason.word(), reason.message()));
     }
     // A pause that ends by itself, after which there is a slot for another node.
-    let goes_on = ledger.grants.len() < settings.budget.of(nodes.desired as usize) && holds().any(Reason::ends_by_itself);
+    let goes_on = ledger.grants.len() < settings.budget.of(nodes.desired as usize) && blocked::goes_on_by_itself(plan);
     if let Some((node, reason)) = obstacle(plan, ledger, nodes).filter(|(_, reason)| reason.class().needs_somebody && !goes_on) {
         let of = if node.is_empty() { String::new() } else { format!("node {node}: ") };
         return Some(("Stalled", true, reason.word(), format!("{of}{}", reason.message_of_rollout())));
