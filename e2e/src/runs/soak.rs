@@ -52,8 +52,8 @@ pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
     let chosen = choose(&names, only);
     ensure!(!chosen.is_empty(), "no scenario has `{}` in its name; `bed list` lists them", only.unwrap_or_default());
     let repeat = repeat.max(1);
+    let path = images::repository().join("target/bed").join(state_file(only));
     let plan = Plan { programs: programs()?, only: only.map(str::to_owned), repeat };
-    let path = images::repository().join("target/bed/soak.json");
     let state = match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok()) {
         Some(state) if state.plan == plan => state,
         _ => State { plan, verdicts: Vec::new(), took: Duration::ZERO },
@@ -82,8 +82,10 @@ pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
     several(beds, others, run)?;
     several(1, alone, run)?;
     let mut state = state.into_inner();
-    if only.is_none() && state.verdicts.iter().all(|verdict| verdict.failure.is_none()) {
-        // All scenarios together show which rights are used. One that failed has not said so.
+    if only.is_none() && state.verdicts.iter().any(|verdict| verdict.failure.is_some()) {
+        println!("not run  rights: a scenario that failed has not shown which rights it uses");
+    } else if only.is_none() {
+        // All scenarios together show which rights are used.
         let failure = rights::check(&scenarios::names()).err().map(|error| format!("{error:#}"));
         if let Some(failure) = &failure {
             println!("FAILED  rights: {failure}\n        alone   target/debug/bed rights");
@@ -102,6 +104,11 @@ pub(super) fn choose<'a>(names: &[&'a str], only: Option<&str>) -> Vec<&'a str> 
     let Some(only) = only else { return names.to_vec() };
     let exactly: Vec<_> = names.iter().copied().filter(|name| *name == only).collect();
     if exactly.is_empty() { names.iter().copied().filter(|name| name.contains(only)).collect() } else { exactly }
+}
+
+/// A soak of some scenarios leaves one of all as it was stopped. `only` is a part of a scenario's name.
+fn state_file(only: Option<&str>) -> String {
+    only.map_or_else(|| "soak.json".to_owned(), |only| format!("soak-{only}.json"))
 }
 
 fn beside_a_compiler(number: u32, name: &str) -> bool {
@@ -159,6 +166,11 @@ mod tests {
         assert_eq!(part(1, 1, DEMO), "alone");
         assert_eq!([part(1, 3, DEMO), part(2, 3, DEMO)], ["1 of 3", "2 of 3, beside a compiler"]);
         assert_eq!(part(2, 3, "an_operator_dies"), "2 of 3");
+    }
+
+    #[test]
+    fn a_soak_of_some_scenarios_leaves_the_state_of_a_soak_of_all_alone() {
+        assert_eq!([state_file(None), state_file(Some(DEMO))], ["soak.json", "soak-demo.json"]);
     }
 
     #[test]
