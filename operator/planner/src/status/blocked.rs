@@ -20,7 +20,7 @@ pub fn obstacle<'p>(plan: &'p Plan, ledger: &Ledger, nodes: &NodeCounts) -> Opti
     if nodes.updated == nodes.desired && ledger.grants.is_empty() && plan.step.is_none() && !kept {
         return None;
     }
-    if is_under_way(plan, ledger) {
+    if is_under_way(plan, ledger) || only_proves(plan, ledger, nodes) {
         return None;
     }
     let goes_on = goes_on_by_itself(plan);
@@ -67,6 +67,19 @@ pub fn blocked(
 /// A node works: that is enough for the rollout to go on when it is through.
 pub fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     ledger.grants.keys().any(|node| plan.node_states.get(node).is_none_or(|state| state.reason.class().rank.is_none()))
+}
+
+/// Why all nodes that are behind keep their revision, where the user wants that of each of them. As for a `StatefulSet`, the rest counts.
+pub fn held_by_spec(plan: &Plan) -> Option<&'static str> {
+    let is_kept = |state: &NodeProgress| matches!(state.reason, Reason::Partition | Reason::OnDelete | Reason::Skipped);
+    plan.node_states.values().all(is_kept).then(|| plan.node_states.values().next().map(|state| state.reason.word())).flatten()
+}
+
+/// Only time has to pass until the revision is proved on the nodes that run it; the spec keeps all others.
+pub fn only_proves(plan: &Plan, ledger: &Ledger, nodes: &NodeCounts) -> bool {
+    let unproved = ledger.rollout_state.as_ref().is_some_and(|rollout| !rollout.proved);
+    let idle = ledger.grants.is_empty() && plan.step.is_none() && held_by_spec(plan).is_some();
+    unproved && plan.sights.is_proving() && idle && nodes.updated > 0 && nodes.unavailable == 0 && plan.sights.suspects().next().is_none()
 }
 
 /// A wait ends by itself, so that the rollout goes on though a partition holds other nodes.

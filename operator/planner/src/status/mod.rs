@@ -1,6 +1,7 @@
 //! The status that people, `kubectl wait` and autoscalers read.
 //!
-//! It says what was decided and decides nothing. It is made from the plan and the ledger at the end of a pass.
+//! The plan and the ledger come in at the end of a pass; conditions, counts, states of nodes, and what blocks the rollout go out. It says
+//! what was decided and decides nothing.
 
 pub(crate) mod blocked;
 
@@ -273,12 +274,14 @@ fn progressing(
         } else if nodes.unavailable > 0 {
             ("Progressing", false, "NodesUnavailable", message)
         } else {
-            ("Progressing", true, "Proving", format!("{message}; the revision is proved once all nodes serve {seconds} s without a break"))
+            proves_itself(&message, seconds)
         }
     } else if !behind {
         ("Progressing", false, "Complete", message)
     } else if let Some(message) = settings.ok().and_then(|settings| late(settings, plan, ledger)) {
         ("Progressing", false, DEADLINE, message)
+    } else if let Some(seconds) = proving.filter(|_| blocked::only_proves(plan, ledger, nodes)) {
+        proves_itself(&message, seconds)
     } else if let Some(state) = holding(plan, goes_on).filter(|_| !under_way) {
         ("Progressing", false, state.word(), format!("{message}; {}", state.message_of_rollout()))
     } else if snapshot.resource.spec.paused && (ledger.grants.is_empty() || given_up) {
@@ -316,7 +319,7 @@ fn ready(
     let silent = other("HealthCheckersReady").filter(|(_, is_ready, ..)| !is_ready);
     let with_pods = managed_nodes.iter().filter(|managed| managed.deployment.is_some_and(|deployment| deployment.replicas() > 0)).count();
     let is_proved = nodes.updated == 0 || ledger.rollout_state.as_ref().is_none_or(|rollout| rollout.proved);
-    let held = held_by_spec(plan).filter(|_| ledger.grants.is_empty() && is_proved);
+    let held = blocked::held_by_spec(plan).filter(|_| ledger.grants.is_empty() && is_proved);
     let is_through = held.is_some() || ["Complete", "ScaledToZero"].contains(&progressing.0);
     let without_pods = settings.is_ok_and(ResolvedSpec::is_without_pods);
     // As for a DaemonSet: whatever took a node away, what was asked for is not there.
@@ -341,17 +344,16 @@ fn ready(
     [("Ready", is_ready, reason, message)].into_iter().chain(reconciling).collect()
 }
 
-/// Why all nodes that are behind keep their revision, where the user wants that of each of them. As for a `StatefulSet`, the rest counts.
-fn held_by_spec(plan: &Plan) -> Option<&'static str> {
-    let is_kept = |state: &NodeProgress| matches!(state.reason, Reason::Partition | Reason::OnDelete | Reason::Skipped);
-    plan.node_states.values().all(is_kept).then(|| plan.node_states.values().next().map(|state| state.reason.word())).flatten()
-}
-
 /// A node that has a grant goes on by itself.
 fn is_under_way(plan: &Plan, ledger: &Ledger) -> bool {
     let stands =
         |state: &NodeProgress| state.phase == NodePhase::Failed || matches!(state.reason, Reason::Drained(_) | Reason::DetachAborted);
     ledger.grants.keys().any(|node| plan.node_states.get(node).is_some_and(|state| !stands(state)))
+}
+
+/// Only so many seconds without a break must pass.
+fn proves_itself(message: &str, seconds: i64) -> ConditionFields {
+    ("Progressing", true, "Proving", format!("{message}; the revision is proved once its nodes serve {seconds} s without a break"))
 }
 
 /// What everything waits for that a person, time or a window has to settle.

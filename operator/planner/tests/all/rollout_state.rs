@@ -1,5 +1,6 @@
 //! The course of a rollout: partition, failures, rollback, history, drain; each on a whole simulated cluster.
 
+use crate::hard_cases::pods_of;
 use crate::world;
 
 use crds::{ledger::GrantReason, names};
@@ -80,6 +81,40 @@ fn a_rollout_goes_on_while_it_proves_itself_beside_nodes_that_a_partition_keeps(
     world.run_until(&mut operator, 600, |world| on(world, 2) == 3).unwrap();
     let plan = seconds(&mut world, &mut operator, 90);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
+}
+
+#[test]
+fn a_revision_that_proves_itself_on_all_nodes_but_those_that_a_partition_keeps_is_said_to_do_so() {
+    let (mut world, mut operator) = at_rest(&json!({"partition": 3, "provenAfterSeconds": 60}), 4, 1);
+    edit(&mut world, |wish| wish.image = 2);
+    let is_through = |world: &World| on(world, 2) == 1 && world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty());
+    world.run_until(&mut operator, 240, is_through).unwrap();
+    let plan = seconds(&mut world, &mut operator, 10);
+    assert_eq!(reasons(&plan), ["Partition"]);
+    assert_eq!((condition(&plan, "Progressing"), &plan.status.blocked), (Some(("True", "Proving")), &None));
+    assert_eq!(condition(&plan, "Ready"), Some(("False", "Proving")));
+    // A node proves nothing while a person leaves it out, or after it broke.
+    let updated = ["n0", "n1", "n2", "n3"].into_iter().find(|node| !plan.node_states.contains_key(*node)).unwrap();
+    annotate(&mut world, updated, names::SKIP_ANNOTATION, "default/edge");
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
+    annotate(&mut world, updated, names::SKIP_ANNOTATION, "");
+    let plan = seconds(&mut world, &mut operator, 5);
+    assert_eq!(condition(&plan, "Progressing"), Some(("True", "Proving")));
+    world.change(|cluster| {
+        let now = cluster.now;
+        pods_of(cluster, updated).for_each(|pod| {
+            pod.crash();
+            pod.ready_at = now + 3;
+        });
+    });
+    for second in 0..60 {
+        let plan = seconds(&mut world, &mut operator, 1);
+        assert_ne!(condition(&plan, "Progressing"), Some(("True", "Proving")), "{second} s after it broke");
+    }
+    let plan = seconds(&mut world, &mut operator, 90);
+    assert_eq!(condition(&plan, "Progressing"), Some(("False", "Partition")));
+    assert_eq!(condition(&plan, "Ready"), Some(("True", "Partition")));
 }
 
 #[test]
