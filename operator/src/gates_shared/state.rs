@@ -172,15 +172,13 @@ impl GateState {
         self.pods.links(links, namespace, labels)
     }
 
-    /// Notes how gates bear on resources; returns the resources for which that has changed.
-    pub(crate) fn link(&self, links: BTreeMap<Key, GateLinks>) -> BTreeSet<Key> {
+    /// Notes how gates bear on resources; returns the resources for which that has changed, or nothing where all have waited for it.
+    pub(crate) fn link(&self, links: BTreeMap<Key, GateLinks>) -> Option<BTreeSet<Key>> {
         let mut known = self.links.lock();
-        let before = known.as_ref();
-        let changed = |key: &&Key| before.is_none_or(|before| before.get(*key) != links.get(*key));
-        let gone = before.into_iter().flat_map(BTreeMap::keys);
-        let changed = links.keys().chain(gone).filter(changed).cloned().collect();
-        *known = Some(links);
-        changed
+        let before = known.replace(links)?;
+        let after = known.as_ref()?;
+        let changed = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
+        Some(changed.cloned().collect())
     }
 
     /// What is said of the gate that a resource's `nodeReadinessTaint` stands for.

@@ -413,8 +413,9 @@ impl Engine {
     fn link(&self) {
         let followed = self.state.pods().wanted_attachments();
         let links = links(self.state.world().gates.values(), followed, |gate| self.unsatisfiable.contains_key(&gate.uid));
-        for (namespace, name) in self.state.link(links) {
-            self.observer.requeue().mark(namespace, name);
+        match self.state.link(links) {
+            None => self.observer.wake(|_| true),
+            Some(changed) => changed.into_iter().for_each(|(namespace, name)| self.observer.requeue().mark(namespace, name)),
         }
     }
 

@@ -593,6 +593,22 @@ fn resource(more: &Value, status: &Value) -> GuardedResource {
     serde_json::from_value(resource).unwrap()
 }
 
+/// Passes wait for the gates, and would look again after a second.
+#[tokio::test(start_paused = true)]
+async fn all_resources_are_looked_at_as_soon_as_the_gates_are_known_though_none_is_about_them() {
+    let (service, _server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+    let observer = observer();
+    observer.take(vec![resource(&json!({}), &Value::Null)]);
+    let mut engine = engine(Client::new(service, "default"), Arc::clone(&observer));
+    let mut marked = observer.requeue().stream().boxed();
+    for is_first in [true, false] {
+        engine.gate_event(Ok(Event::InitDone), &mut BTreeMap::new());
+        engine.refresh_gates().await;
+        let next = tokio::time::timeout(Duration::from_millis(500), marked.next()).await;
+        assert_eq!(next.ok().flatten().map(|resource| resource.name), is_first.then(|| "web".to_owned()));
+    }
+}
+
 /// The gate, that waits for the replicas of that resource and gives them no toleration.
 fn of_replicas() -> NodeReadinessGate {
     let spec = json!({
