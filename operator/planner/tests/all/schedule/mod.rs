@@ -184,7 +184,7 @@ fn order() -> impl Strategy<Value = Event> {
         1 => (0..3u8).prop_map(Event::OnTimeout),
         1 => (0..2u8).prop_map(Event::PodUpdate),
         1 => any::<bool>().prop_map(Event::Percent),
-        5 => (0..5u8).prop_map(Event::Minimum),
+        5 => (0..8u8).prop_map(Event::Minimum),
         1 => any::<bool>().prop_map(Event::IgnoreNotReady),
         4 => (0..3u8).prop_map(Event::Pool),
         1 => (0..3u8).prop_map(Event::Placement),
@@ -480,7 +480,10 @@ impl Run {
                 Event::Pause(paused) => wish.paused = paused,
                 Event::PodUpdate(which) => wish.pod_update = POD_UPDATES[usize::from(which)],
                 Event::Percent(percent) => wish.unit = if percent { Unit::Percent } else { Unit::Nodes },
-                Event::Minimum(minimum) => wish.minimum = minimum.into(),
+                Event::Minimum(minimum) => {
+                    wish.minimum = minimum.into();
+                    wish.minimum_share = usize::from(minimum).checked_sub(5).map(|share| ["25%", "50%", "75%"][share]);
+                }
                 Event::IgnoreNotReady(ignores) => wish.ignores_not_ready = ignores,
                 Event::Pool(pool) => wish.pool = [Pool::All, Pool::Spec, Pool::Template][usize::from(pool)],
                 Event::Placement(placement) => wish.placement = ["Auto", "NodeName", "NodeAffinity"][usize::from(placement)],
@@ -636,7 +639,7 @@ impl Run {
             cluster.edit_wish(|wish| {
                 (wish.paused, wish.on_delete, wish.rollback_to, wish.promote) = (false, false, None, None);
                 wish.on_timeout = "Halt";
-                wish.minimum = 0;
+                (wish.minimum, wish.minimum_share) = (0, None);
                 // Grants may be as old as the schedule.
                 wish.rollout = json!({"nodeDeadlineSeconds": 3600});
                 wish.image = if failed || [BAD, BREAKS].contains(&wish.image) { NEW } else { wish.image };

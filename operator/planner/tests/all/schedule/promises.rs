@@ -15,7 +15,10 @@ use planner::{
     facts::{DeploymentFacts, NodeFacts, readiness},
     plan::Write,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// What the plan does against a promise.
 pub fn broken(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
@@ -144,8 +147,8 @@ impl Seen<'_> {
     fn too_few_are_left(&self, begun: &[&String]) -> Option<String> {
         let resource = &self.snapshot.resource;
         let rolling = resource.spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
-        let IntOrString::Int(minimum) = rolling.min_available_nodes.as_ref()? else { return None };
-        let minimum = usize::try_from(*minimum).ok().filter(|_| resource.spec.pods_per_node > 0 && !resource.deleting)?;
+        let minimum =
+            self.minimum(rolling.min_available_nodes.as_ref()?).filter(|_| resource.spec.pods_per_node > 0 && !resource.deleting)?;
         let after = self.plan.status.rollout.as_ref()?;
         let serving = |name: &String, deployment: &DeploymentFacts| {
             let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
@@ -161,13 +164,33 @@ impl Seen<'_> {
         let (left, granted): (Vec<_>, Vec<_>) = serve
             .map(|(name, _)| name)
             .partition(|name| after.grants.get(*name).is_none_or(|grant| grant.kind != GrantReason::Drain && is_free(grant)));
-        let stays = |name: &&String| begun.contains(name) && !is_taken_away(&self.snapshot.nodes[*name]);
-        let taken: Vec<_> = granted.into_iter().filter(stays).collect();
         // What may break at any moment is not relied upon, unless it is what makes way.
         let suspects: BTreeSet<_> = self.plan.sights.suspects().collect();
+        // A share needs nobody who leaves once all serve that are to stay.
+        let is_share = matches!(rolling.min_available_nodes, Some(IntOrString::String(_)));
+        let all_serve = is_share && self.chosen().all(|(name, _)| left.contains(&name) && !suspects.contains(name.as_str()));
+        let is_missed = |name: &String| !all_serve || self.chosen().any(|(chosen, _)| chosen == name);
+        let stays = |name: &&String| begun.contains(name) && !is_taken_away(&self.snapshot.nodes[*name]) && is_missed(name);
+        let taken: Vec<_> = granted.into_iter().filter(stays).collect();
         let relied = taken.iter().any(|name| !suspects.contains(name.as_str()));
         let left = left.iter().filter(|name| !(relied && suspects.contains(name.as_str()))).count();
         (!taken.is_empty() && left < minimum).then(|| format!("P21: {begun:?} are begun, {left} nodes stay available, {minimum} must"))
+    }
+
+    /// Of a share, nodes that leave count until they have no pods.
+    fn minimum(&self, wanted: &IntOrString) -> Option<usize> {
+        let percent: usize = match wanted {
+            IntOrString::Int(minimum) => return usize::try_from(*minimum).ok(),
+            IntOrString::String(percent) => percent.strip_suffix('%')?.parse().ok()?,
+        };
+        let leaves = |(name, deployment): &(&String, &Arc<DeploymentFacts>)| {
+            let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+            let served = token.is_none_or(|token| token.phase != Phase::New);
+            let there = self.snapshot.nodes.get(*name).is_some_and(|node| !self.is_chosen(node));
+            there && served && deployment.replicas() > 0
+        };
+        let of = self.chosen().count() + self.snapshot.deployments.iter().filter(leaves).count();
+        Some((of * percent).div_ceil(100))
     }
 
     /// The grant was read, and its health port, which the load balancer asks, has not answered.
