@@ -33,10 +33,12 @@ use world::{
 };
 
 const ZONES: [Zones; 3] = [Zones::Ignored, Zones::OneEach, Zones::OneAtATime];
-/// Tests that draw schedules.
-const DRAWING: u32 = 6;
-/// Schedules of all of them together, if each drew as many, unless the environment asks for others (`SCHEDULES`).
+/// Schedules of all tests that draw some, unless the environment asks for others (`SCHEDULES`).
 const SCHEDULES: u32 = 10_000;
+/// A share of the schedules is a quarter of what most of these tests draw. Five draw four shares; one, whose schedules are long, draws one.
+const SHARES: u32 = 21;
+/// What most of these tests draw.
+const FOUR_SHARES: u32 = 4;
 
 /// A world at rest for each set of marks and each use of zones, made once; in it, pods stay or are made anew as `pod_update` says.
 fn at_rest(marks: Marks, budget: i32, zones: Zones, pod_update: &'static str) -> World {
@@ -221,10 +223,10 @@ fn number<N: std::str::FromStr>(name: &str, default: N) -> N {
     std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
 }
 
-/// What one of the tests that draw schedules runs.
-fn runs() -> ProptestConfig {
+/// What a test runs that draws so many shares of the schedules.
+fn runs(shares: u32) -> ProptestConfig {
     ProptestConfig {
-        cases: number("SCHEDULES", SCHEDULES) / DRAWING,
+        cases: number("SCHEDULES", SCHEDULES).saturating_mul(shares).div_ceil(SHARES),
         rng_seed: RngSeed::Fixed(number("PROPTEST_RNG_SEED", SEED)),
         max_shrink_iters: 3000,
         max_shrink_time: 12_000,
@@ -233,16 +235,14 @@ fn runs() -> ProptestConfig {
     }
 }
 
-/// Runs as many schedules as configured, or one in so many where each is long, and says how many; what came about in them, by how many, is
-/// returned.
+/// Runs so many shares of the schedules, and says how many these are; what came about in them, by how many, is returned.
 fn simulate<S: Strategy>(
     what: &str,
-    one_in: u32,
+    shares: u32,
     schedules: &S,
     survive: impl Fn(S::Value) -> Result<World, TestCaseError>,
 ) -> BTreeMap<&'static str, u32> {
-    let (config, started) = (runs(), Instant::now());
-    let config = ProptestConfig { cases: config.cases.div_ceil(one_in), ..config };
+    let (config, started) = (runs(shares), Instant::now());
     let cases = config.cases;
     let (states, seen) = (RefCell::new(0), RefCell::new(BTreeMap::new()));
     let outcome = TestRunner::new(config).run(schedules, |schedule| {
@@ -273,7 +273,7 @@ fn events(event: impl Strategy<Value = Event>) -> impl Strategy<Value = Vec<Even
 
 #[test]
 fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
-    simulate("budget", 1, &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
+    simulate("budget", FOUR_SHARES, &(0..6usize, 1..3i32, 0..2usize, events(plain())), |(marks, budget, pods, events)| {
         survive(marks, budget, 0, pods, &events)
     });
 }
@@ -281,7 +281,7 @@ fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
 #[test]
 fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone() {
     let schedules = (0..6usize, 1..3usize, 0..2usize, events(plain()));
-    simulate("zones", 1, &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
+    simulate("zones", FOUR_SHARES, &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
 }
 
 /// What the schedules with guidance must have come to, lest they prove nothing.
@@ -323,24 +323,25 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
 #[test]
 fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_and_every_rollout_ends() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, events(guided()));
-    let seen = simulate("guided", 1, &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
-    all_came_about(&seen, runs().cases);
+    let seen = simulate("guided", FOUR_SHARES, &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
+    all_came_about(&seen, runs(FOUR_SHARES).cases);
 }
 
 #[test]
 fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
     let schedules = (0..6usize, 2..4i32, 1..3usize, 0..2usize, events(guided()));
-    let seen =
-        simulate("guided, zones", 1, &schedules, |(marks, budget, zones, pods, events)| survive(marks, budget, zones, pods, &events));
-    all_came_about(&seen, runs().cases);
+    let seen = simulate("guided, zones", FOUR_SHARES, &schedules, |(marks, budget, zones, pods, events)| {
+        survive(marks, budget, zones, pods, &events)
+    });
+    all_came_about(&seen, runs(FOUR_SHARES).cases);
 }
 
 #[test]
 fn no_noise_absence_or_clock_step_condemns_a_sound_revision_or_holds_it_up_for_good() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, sound());
-    let seen = simulate("noise", 1, &schedules, |(marks, budget, pods, events)| survive_noise(marks, budget, pods, &events));
+    let seen = simulate("noise", FOUR_SHARES, &schedules, |(marks, budget, pods, events)| survive_noise(marks, budget, pods, &events));
     let known = ["proving", "suspect", "fell", "evicted", "clock set", "machine down"];
-    assert!(runs().cases < 100 || known.iter().all(|what| seen.contains_key(what)), "{seen:?}");
+    assert!(runs(FOUR_SHARES).cases < 100 || known.iter().all(|what| seen.contains_key(what)), "{seen:?}");
 }
 
 #[test]
@@ -348,7 +349,7 @@ fn no_revision_that_breaks_reaches_more_than_the_budget_or_is_current_and_each_i
     let schedules = (0..6usize, 1..3i32, 0..2usize, select(vec![15, 60])).prop_flat_map(|(marks, budget, pods, proven)| {
         (Just((marks, budget, pods, proven)), prop_oneof![3 => breaks(1..proven), 1 => breaks(proven..2 * proven)], breaking())
     });
-    let seen = simulate("breaks", 4, &schedules, |((marks, budget, pods, proven), breaks, events)| {
+    let seen = simulate("breaks", 1, &schedules, |((marks, budget, pods, proven), breaks, events)| {
         survive_breaks(marks, budget, pods, proven, breaks, &events)
     });
     assert!(["failed", "lost", "proving", "rolled back"].iter().all(|what| seen.contains_key(what)), "{seen:?}");
@@ -360,7 +361,7 @@ fn what_breaks_after_it_was_proved_reaches_no_more_nodes_than_its_time_allows_an
     /// Seconds that a node takes at least, most of them its soak.
     const NODE: i64 = 35;
     let flaps = (60..240i64, 11..40i64, any::<bool>()).prop_map(|(good, bad, crashes)| Flaps { good, bad, crashes });
-    let config = ProptestConfig { cases: 8, ..runs() };
+    let config = ProptestConfig { cases: 8, ..runs(1) };
     let outcome = TestRunner::new(config).run(&(flaps, 1..3i32), |(flaps, budget)| {
         let (mut world, mut operator) = proof::proving(&json!({"autoRollback": true}), 12, budget);
         world.change(|cluster| cluster.edit_wish(|wish| wish.attach_soak = 30));
