@@ -31,10 +31,17 @@ impl Guide {
         let path = images::repository().join(file);
         let all = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let after = match heading {
-            Some(heading) => all.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading} in the guide"))?.1,
-            None => &all,
+            Some(heading) => {
+                let below = |level: &str| all.split_once(&format!("\n{level} {heading}\n"));
+                let (before, after) = below("##").or_else(|| below("###")).with_context(|| format!("no section {heading} in {file}"))?;
+                // Its subsections belong to it, and its neighbours do not.
+                let section = after.split("\n## ").next().unwrap_or_default();
+                let is_subsection = all[before.len()..].starts_with("\n###");
+                section.split("\n### ").next().filter(|_| is_subsection).unwrap_or(section)
+            }
+            None => all.split("\n## ").next().unwrap_or_default(),
         };
-        let text = after.split("\n## ").next().unwrap_or_default().to_owned();
+        let text = after.to_owned();
         let (programs, directory) = (bed.state().join("programs"), bed.state().join("checkout"));
         for made in [&programs, &directory] {
             std::fs::create_dir_all(made).with_context(|| format!("creating {}", made.display()))?;

@@ -1,5 +1,7 @@
 //! The commands of docs/operations.md, as they are written there.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use crds::names;
 use k8s_openapi::{
@@ -15,11 +17,13 @@ use crate::{
         guide::Guide,
         product::{self, deployment_mark, four_nodes, rolling_update},
     },
+    eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
 };
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// From looking to uninstalling, on a resource that serves.
 pub const COMMANDS: Scenario = Scenario {
@@ -33,13 +37,14 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(2, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let pods = Api::<Pod>::namespaced(bed.client.clone(), operator::NAMESPACE);
-    let pods = pods.list(&ListParams::default()).await?.items;
-    let operator = pods.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator::NAME));
+    let listed = pods.list(&ListParams::default()).await?.items;
+    let operator = listed.iter().filter_map(|pod| pod.metadata.name.as_deref()).find(|name| name.starts_with(operator::NAME));
     let operator = operator.context("the operator has no pod")?;
     let health = format!("{}:{}", bed.address("n4")?, product::HEALTH_PORT);
     let filled = |command: String| {
         let values = [
             ("ADDRESS:PORT", &*health),
+            ("app=edge", "app=nginx"),
             ("NAMESPACE/NAME", "default/edge"),
             ("NODE", "n4"),
             ("NAME", "edge"),
@@ -55,6 +60,9 @@ async fn commands(bed: &mut Bed) -> Result<()> {
 
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached > 0).await?;
+    let told = run("List the nodes that are out").await?;
+    let mut listed = told.lines().filter_map(|line| line.split_once(' ').filter(|(node, _)| NODES.contains(node)));
+    ensure!(listed.any(|(_, said)| !said.starts_with("Waiting ")), "{told}");
     let told = run("Find out why a rollout waits").await?;
     ensure!(NODES.iter().any(|node| told.contains(&format!("{node} Waiting since 20"))), "{told}");
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
@@ -83,8 +91,17 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let skips: Vec<_> = skips.collect();
     ensure!(skips.contains(&"default/edge") && skips.last() == Some(&""), "{skips:?}");
     Guide::in_file(bed, "docs/rollouts.md", Some("Watch a rollout"), &NODES)?.run_all_as(filled).await?;
+    stops_and_goes_on(bed, filled).await?;
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     traffic.all_served(bed).await?;
-    bed.say("it stopped, turned back and left a node out as it was told, and no request was lost");
+    bed.say("it stopped, turned back, left a node out and went on as it was told, and no request was lost");
+
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let told = run("Move the traffic away").await?;
+    ensure!(told.contains("condition met"), "{told}");
+    traffic.all_served(bed).await?;
+    bed.say("a node lost its pods, and no request was lost");
 
     run("Uninstall").await?;
     // The API server serves a kind a moment longer than its definition stands, so the definitions are what is asked for.
@@ -95,5 +112,25 @@ async fn commands(bed: &mut Bed) -> Result<()> {
     let left: Vec<_> = nodes.iter().flat_map(|node| node.labels().keys().chain(node.annotations().keys())).collect();
     let ours = left.iter().filter(|key| key.starts_with(names::GROUP) && **key != names::SKIP_ANNOTATION);
     ensure!(ours.clone().next().is_none(), "left on Nodes: {:?}", ours.collect::<Vec<_>>());
+    Ok(())
+}
+
+/// The commands that stop the operator and pause all resources, and then the same that undo it.
+async fn stops_and_goes_on(bed: &Bed, filled: impl Fn(String) -> String) -> Result<()> {
+    let stop = Guide::in_file(bed, "docs/operations.md", Some("Stop everything"), &NODES)?;
+    let paused = async || product::api(bed).get(product::NAME).await.map(|resource| resource.spec.paused);
+    stop.run_all_as(filled).await?;
+    ensure!(paused().await?, "it is not paused");
+    let pods = Api::<Pod>::namespaced(bed.client.clone(), operator::NAMESPACE);
+    eventually(MINUTE, "the operator has stopped", async || {
+        let left = pods.list(&ListParams::default()).await?.items;
+        let left = left.iter().map(ResourceExt::name_any).find(|name| name.starts_with(operator::NAME));
+        ensure!(left.is_none(), "{left:?} runs on");
+        Ok(())
+    })
+    .await?;
+    // As the section says how to go on.
+    stop.run_all_as(|command| command.replace("--replicas=0", "--replicas=2").replace("\"paused\":true", "\"paused\":false")).await?;
+    ensure!(!paused().await?, "it is still paused");
     Ok(())
 }
