@@ -165,11 +165,17 @@ async fn stopped(bed: &Bed, running: &Running, seconds: u32) -> Result<()> {
     let creations = running.metric("virtual_kubelet_requests_total", "verb=\"create\"");
     ensure!(creations == made, "Nodes or leases were made anew");
     let history = bed.recorder.history().await?;
-    let unready =
-        history[seen..].iter().filter(|seen| seen.kind == Kind::Node && condition(&seen.object["status"], "Ready")["status"] != "True");
-    let unready: BTreeSet<_> = unready.map(|seen| seen.object["metadata"]["name"].to_string()).collect();
-    bed.say(&format!("{} nodes were called lost meanwhile", unready.len()));
-    ensure!(seconds > 20 || unready.is_empty(), "{unready:?} were not Ready");
+    let mut losses = BTreeMap::<String, (bool, u32)>::new();
+    for node in history[seen..].iter().filter(|seen| seen.kind == Kind::Node) {
+        let is_lost = condition(&node.object["status"], "Ready")["status"] != "True";
+        let (known, times) = losses.entry(node.object["metadata"]["name"].to_string()).or_default();
+        let was_lost = std::mem::replace(known, is_lost);
+        *times += u32::from(is_lost && !was_lost);
+    }
+    losses.retain(|_, (_, times)| *times > 0);
+    bed.say(&format!("{} nodes were called lost meanwhile", losses.len()));
+    ensure!(seconds > 20 || losses.is_empty(), "{losses:?} were not Ready");
+    ensure!(losses.values().all(|(_, times)| *times == 1), "nodes were called lost again and again: {losses:?}");
     Ok(())
 }
 
