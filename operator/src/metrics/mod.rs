@@ -1,6 +1,7 @@
 //! Prometheus metrics, all in one registry. Who counts holds its own; `/metrics` shows them.
 //!
-//! Labels are resources, gates, and enums and reasons from fixed lists, never names of nodes or pods, or error texts.
+//! Passes and gates tell it what they decided and wrote; [`web`](crate::web) asks for the text. Labels are resources, gates, and enums and
+//! reasons from fixed lists, never names of nodes or pods, or error texts.
 
 /// Sets of labels, and which values they have.
 macro_rules! labels {

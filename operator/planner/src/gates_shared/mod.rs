@@ -1,6 +1,7 @@
 //! What gates of nodes and gates of pods share: what is known of watched objects, conditions, and policies of the API server.
 //!
-//! Both kinds of gates use these types and functions. Nothing here knows either kind, or a rollout.
+//! Conditions of watched objects come in, as `operator` cut them down; what they mean to a gate goes out, and the admission policies that
+//! gates ask for. Both kinds of gates use these types and functions. Nothing here knows either kind, or a rollout.
 
 pub mod conditions;
 pub mod policy_objects;

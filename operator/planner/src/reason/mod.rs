@@ -1,6 +1,7 @@
 //! Why something is held back. The same values become condition reasons, node states, metric labels and log fields.
 //!
-//! A reason comes in, its word, sentence and class go out. What leads to a reason is decided elsewhere.
+//! A reason comes in, its word, sentence and class go out. The class says who must act, and what outranks what in a status. A family of
+//! reasons with long sentences has a file of its own. What leads to a reason is decided elsewhere.
 
 mod class;
 mod health_port;
@@ -401,7 +402,7 @@ impl Reason {
                 format!("somebody else's {what} takes the node out of service; the node counts against the budget until you remove that mark")
             }
             Self::AttachSoak { until } => format!("back in rotation; slot is freed at {}", clock(*until)),
-            Self::WaitingForAttachment => "attached again; waiting for the detacher to remove its timestamp".into(),
+            Self::WaitingForAttachment => "the operator has asked to attach the node again; waiting for the detacher to remove its timestamp".into(),
             Self::AdmissionRejected { until, message } => {
                 format!("the kubelet rejected the pods repeatedly ({message}); scaled down, next try at {}", clock(*until))
             }
