@@ -26,7 +26,7 @@ ldflags = -s -w -X $(VERSION).gitVersion=v$(1) -X $(VERSION).gitMajor=1 -X $(VER
 help:
 	@echo "make demo [KEEP=1]   four nodes, real load, a rolling update; then the same with a DaemonSet; NODES=kubelet for real kubelets"
 	@echo "make check           format, lints, prose, unit and property tests, a part of the model (3 minutes)"
-	@echo "make test            the same in full, and each promise on a real control plane (20 minutes, the first time 30)"
+	@echo "make test            the same in full, and each promise on a real control plane (11 to 14 minutes, the first time 30)"
 	@echo "make soak            every scenario alone, and what nothing else tests (hours); SOAK=name for some scenarios, REPEAT=20, BEDS=4"
 	@echo "make coverage        counts the lines of each crate that tests reach, without and with the scenarios of make test"
 	@echo "make mutants         breaks the code in hundreds of places, one by one, and names what no test notices; MUTANTS=write/ for a part; goes on where it was stopped"
