@@ -7,7 +7,7 @@ use crds::{
     ingress_daemon_set::{RolloutStep, UpdateStrategyType},
     ledger::{Grant, GrantReason, Marks},
     names,
-    token::{Phase, Token},
+    token::Phase,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use planner::{
@@ -151,7 +151,7 @@ impl Seen<'_> {
             self.minimum(rolling.min_available_nodes.as_ref()?).filter(|_| resource.spec.pods_per_node > 0 && !resource.deleting)?;
         let after = self.plan.status.rollout.as_ref()?;
         let serving = |name: &String, deployment: &DeploymentFacts| {
-            let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+            let token = deployment.readable_token();
             deployment.replicas() > 0
                 && token.is_none_or(|token| token.phase == Phase::Closed)
                 && readiness::is_ready(deployment, self.snapshot.pods_on(name))
@@ -184,7 +184,7 @@ impl Seen<'_> {
             IntOrString::String(percent) => percent.strip_suffix('%')?.parse().ok()?,
         };
         let leaves = |(name, deployment): &(&String, &Arc<DeploymentFacts>)| {
-            let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+            let token = deployment.readable_token();
             let served = token.is_none_or(|token| token.phase != Phase::New);
             let there = self.snapshot.nodes.get(*name).is_some_and(|node| !self.is_chosen(node));
             there && served && deployment.replicas() > 0
@@ -273,7 +273,7 @@ impl Seen<'_> {
     /// It is attached and runs this revision: all its pods are ready.
     fn runs(&self, revision: &str, name: &str) -> bool {
         self.snapshot.deployments.get(name).is_some_and(|deployment| {
-            let token = deployment.labels.get(names::TOKEN_LABEL).and_then(|token| token.parse::<Token>().ok());
+            let token = deployment.readable_token();
             let closed = token.is_none_or(|token| token.phase == Phase::Closed);
             deployment.revision() == revision && closed && readiness::is_ready(deployment, self.snapshot.pods_on(name))
         })
