@@ -1,7 +1,7 @@
 //! P11: pods are not made without end.
 //!
 //! Nobody but the API server's patience bounds a `ReplicaSet` whose pods a kubelet refuses, or a controller that changes its mind
-//! with every look: what is counted are the pods that are made for one resource on one node, whoever makes them.
+//! with every look. So it counts the pods that are made for one resource on one node, whoever makes them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,8 +20,8 @@ use super::{
 const WINDOW: TimeDelta = TimeDelta::seconds(60);
 /// Pods within the window for each replica that a node has, or had within it.
 ///
-/// The breaker stops a node at three refusals within a minute, for a minute at least; until the `ReplicaSet` hears of it, it goes
-/// on, and the scenario of pods that a kubelet refuses lets it make 40 of one replica on a busy machine. Updates are far below:
+/// The breaker stops a node at three refusals within a minute, for a minute at least. Until the `ReplicaSet` hears of it, it goes
+/// on: the scenario of pods that a kubelet refuses lets it make 40 of one replica on a busy machine. Updates are far below:
 /// they make each replica once, after a grace, and so many do not fit into a minute. A loop is far above: a `ReplicaSet`
 /// makes several pods a second.
 const FOR_EACH_REPLICA: usize = 50;

@@ -69,7 +69,7 @@ impl Audit<'_> {
     }
 }
 
-/// A node is detached, its detacher silent, and no other may follow it.
+/// A node is detached, its detacher silent, and no further node may follow it.
 fn waits_for_detacher(rolling: &Value, resource: &Value) -> bool {
     let halts = rolling["onDetachTimeout"].as_str().is_none_or(|policy| policy == "Halt");
     let states = resource["status"]["nodeStates"].as_array();
@@ -89,7 +89,7 @@ fn has_failed(rolling: &Value, resource: &Value, grant: &Value) -> bool {
     counted.contains(&"Restarts") || counted.len() as u64 >= most
 }
 
-/// The revision of an update was taken back, or has failed on this very node. As with a halt both sides must say so; who pins
+/// The revision of an update was taken back, or has failed on this node. As with a halt both sides must say so; who pins
 /// a revision may want the one that failed.
 fn has_failed_here(before: &Value, after: &Value, node: &str, grant: &Value) -> Option<&'static str> {
     let of_both = |says: &dyn Fn(&Value) -> bool| says(&before["status"]["rollout"]) && says(&after["status"]["rollout"]);

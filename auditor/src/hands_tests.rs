@@ -53,7 +53,7 @@ fn the_operators_own_steps_on_a_node_with_hands_on_it_keep_the_grace() {
 }
 
 #[test]
-fn a_node_with_hands_on_it_takes_its_place_in_the_budget_once_it_is_held() {
+fn a_node_that_a_person_changes_takes_its_slot_once_it_is_held() {
     let held = |story: Story| {
         let story = story.see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
         story.see(11, Kind::Deployment, deployment("n2", "3.Claimed.11", "a")).violations(&of_one())

@@ -17,7 +17,7 @@ fn joins(story: Story, version: u32, change: impl Fn(&mut Value)) -> Story {
 }
 
 #[test]
-fn a_node_that_joins_gets_no_revision_that_is_not_proved() {
+fn a_node_that_joins_gets_a_proved_revision() {
     let joining = |version: u32| judged(&joins(given(&["n1"]), version, |_| {}));
     assert_eq!((joining(2), joining(1), joining(3)), (vec![Property::JoinsCurrent], vec![], vec![]));
     let turned = joins(given(&["n1"]), 1, |_| {}).see(201, Kind::Deployment, deployment("n5", "9.New.200", &of(2)));

@@ -58,7 +58,7 @@ const WATCH_DELAY: TimeDelta = TimeDelta::seconds(1);
 /// The operator counts whole seconds: by so much it may be ahead.
 const ROUNDED: TimeDelta = TimeDelta::seconds(1);
 
-/// How old what a write rests on may be when it takes effect: the operator notices within 40 s that a watch hangs, then has to
+/// How old what a write rests on may be when it takes effect. The operator notices within 40 s that a watch hangs, then has to
 /// list, and the write itself may be on its way for as long as requests may take.
 const STALE: TimeDelta = TimeDelta::seconds(120);
 
@@ -97,7 +97,7 @@ pub enum Property {
     HeldStartsNothing,
     /// A revision that was rolled back, or has failed on a node, is not begun again.
     FailedOnce,
-    /// Health checkers answer by what is there, and begin to serve on nothing that is out of date.
+    /// Health checkers answer by the objects that exist, and begin to serve on nothing that is out of date.
     HealthVerdict,
     /// Pods are not made without end.
     BoundedCreation,
@@ -109,7 +109,7 @@ pub enum Property {
     UnprovedBounded,
     /// A revision is called proved, and the one that all nodes run, only after it has served for as long as it must.
     ProofFirst,
-    /// Nodes that join get no revision that is not proved.
+    /// Nodes that join get proved revisions only.
     JoinsCurrent,
     /// The auditor itself missed something.
     History,

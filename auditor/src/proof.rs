@@ -128,7 +128,7 @@ impl Audit<'_> {
         (newest != current(resource)).then_some((newest, seconds))
     }
 
-    /// P17: what is said too early, or against what is there.
+    /// P17: what is said too early, or against the state of pods.
     fn praise(&self, before: &Value, after: &Value, at: DateTime<Utc>) -> Vec<String> {
         let (of, now) = (names::uid8(after.uid()), current(after));
         let becomes = now != current(before) && !now.is_empty();
@@ -177,7 +177,7 @@ impl Audit<'_> {
     }
 
     /// P16: an update to an unproved revision begins on a node that serves and does not have it yet, although as many nodes as the budget
-    /// allows have it already; or a node gets it in the slot of a drain.
+    /// allows have it already. Or a node gets it in the slot of a drain.
     fn reaches_too_many(&self, before: &Value, after: &Value, at: DateTime<Utc>) -> Option<String> {
         let of = names::uid8(after.uid());
         let (revision, _) = self.has_to_prove(before)?;

@@ -223,7 +223,7 @@ fn nodes_that_leave_give_their_places_back_and_those_that_are_unwell_do_not() {
 }
 
 #[test]
-fn one_machine_may_go_by_chance_and_another_takes_its_place_but_not_a_second_one() {
+fn one_machine_may_go_by_chance_and_one_more_be_updated_but_not_two() {
     let reached = |nodes: &[&str], now: &[&str]| {
         let reached = nodes.iter().map(|node| ((*node).to_owned(), format!("node-{node}"))).collect::<std::collections::BTreeMap<_, _>>();
         proving(json!({ "reached": reached }), updates(now))
@@ -262,7 +262,7 @@ fn one_machine_may_go_by_chance_and_another_takes_its_place_but_not_a_second_one
 }
 
 #[test]
-fn nodes_that_have_a_place_already_take_none_of_another() {
+fn nodes_that_have_a_slot_already_take_none_of_another() {
     let mut repair = updates(&["n2"]);
     repair["n2"]["kind"] = "Repair".into();
     let held = given(&["n1"]).see(25, Kind::IngressDaemonSet, proving(json!({}), repair));

@@ -107,7 +107,7 @@ fn desired(owner: &Value) -> usize {
     owner["status"]["nodes"]["desired"].as_u64().and_then(|desired| usize::try_from(desired).ok()).unwrap_or(0)
 }
 
-/// Takes no place: the removal of a node that does not serve.
+/// Takes no slot: the removal of a node that does not serve.
 fn is_free(grant: &Value) -> bool {
     grant["kind"] == "Remove" && grant["marks"]["deployment"] != true && !grant["marks"]["node"].is_object()
 }
@@ -132,7 +132,7 @@ impl LedgerWrite<'_> {
         self.new.iter().filter(|(node, grant)| !self.old.contains_key(*node) && !is_free(grant) && !is_drain(grant))
     }
 
-    /// These, and those that had a place before and keep it.
+    /// These, and those that had a slot before and keep it.
     fn places(&self) -> impl Iterator<Item = (&String, &Value)> {
         let kept = self.new.iter().filter(|(node, _)| self.old.get(*node).is_some_and(|grant| !is_free(grant)));
         kept.chain(self.begun())

@@ -140,7 +140,7 @@ impl Audit<'_> {
         history.spec = resource["spec"].clone();
     }
 
-    /// The newest that a resource says; nothing is known of one that was never seen.
+    /// The newest that a resource says; `None` for one that was never seen.
     pub(super) fn terms(&self, of: &str) -> Option<&SpecTerms> {
         self.terms.resources.get(of).map(|history| &history.terms)
     }

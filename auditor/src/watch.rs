@@ -21,7 +21,7 @@ pub trait Sink: Sync {
     /// An object that a list showed, or that has changed.
     fn see(&self, kind: Kind, deleted: bool, object: DynamicObject);
     /// A list was made once more, because the API server had forgotten where the watch was: what happened in between is lost.
-    /// `listed` are the UIDs of what is there; the objects themselves follow.
+    /// `listed` are the UIDs of all objects; the objects themselves follow.
     fn began_anew(&self, kind: Kind, listed: &BTreeSet<String>);
     /// All objects of a list were seen, the first or a later one.
     fn listed(&self, _kind: Kind) {}

@@ -74,7 +74,7 @@ impl Ledger {
         ledger
     }
 
-    /// By how many seconds what is counted here is at most ahead of an earlier ledger; what begins anew is news at once.
+    /// By how many seconds what is counted here is at most ahead of an earlier ledger; a count from zero is news at once.
     pub fn ahead_of(&self, other: &Self) -> i64 {
         let courses = self.rollout_state.iter().zip(&other.rollout_state).flat_map(|(one, other)| {
             let soaked = (one.soaked.unwrap_or(0), other.soaked.unwrap_or(0));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_that_were_counted_are_few_ahead_and_those_that_begin_anew_are_news() {
+    fn seconds_that_were_counted_are_few_ahead_and_a_new_count_is_news() {
         let wait = |seconds| Wait { what: WaitFor::Pods, since: 7, seconds };
         let with = |proof, unbroken, waited: &[Wait]| Ledger {
             rollout_state: Some(RolloutState { proof, ..RolloutState::default() }),

@@ -51,7 +51,7 @@ pub const BREAKER_LABEL: &str = "ingressdaemonsets.mumoshu.github.io/breaker";
 pub const HEALTH_CHECKER_LABEL: &str = "ingress-daemonset-hc";
 /// Annotation of a health-checker `DaemonSet`: the port it serves. Writer: the operator.
 pub const HEALTH_PORT_ANNOTATION: &str = "ingressdaemonsets.mumoshu.github.io/health-check-node-port";
-/// Exit code of a health checker whose port belongs to somebody else; its last words say to whom. Read by the operator.
+/// Exit code of a health checker whose port belongs to somebody else; its termination message says to whom. Read by the operator.
 pub const PORT_CONFLICT_EXIT_CODE: u8 = 3;
 /// Prefix of the label of Nodes that says that a resource uses them; the first 8 characters of the resource's UID follow.
 /// Values: `joining`, `serving`. Writer: the operator.

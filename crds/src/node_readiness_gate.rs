@@ -564,7 +564,7 @@ pub struct BlockedRequirement {
 }
 
 impl NodeReadinessGateSpec {
-    /// A gate for every node, with nothing else said than which taint stays until what is there.
+    /// A gate for every node, that says only which taint stays until which condition is met.
     pub fn new(taint: GateTaint, requirements: Vec<Requirement>) -> Self {
         Self {
             node_selector: None,

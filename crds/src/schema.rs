@@ -52,7 +52,7 @@ fn int_or_string(rule: (&str, &str)) -> Schema {
     checked(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 16}), &[rule])
 }
 
-/// A number of at least 1, or a text, in a field of a list. Kubernetes 1.33 estimates that rules in CEL cost too much there: it takes
+/// A number, at least 1, or a text, in a field of a list. Kubernetes 1.33 estimates that rules in CEL cost too much there: it takes
 /// each text to be as long as a request.
 fn listed_int_or_string(maximum: u16, pattern: &str) -> Schema {
     let schema = json!({
@@ -62,7 +62,7 @@ fn listed_int_or_string(maximum: u16, pattern: &str) -> Schema {
     schema.try_into().unwrap_or_default()
 }
 
-/// A number of things, or a percentage of them.
+/// How many things, or which percentage of them.
 pub fn count_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
     int_or_string((
         "type(self) == int ? self >= 0 && self <= 10000 : self.matches('^(100|[1-9]?[0-9])%$')",
@@ -205,12 +205,12 @@ pub fn short_name_schema(_: &mut SchemaGenerator) -> Schema {
     checked(json!({"type": "string", "maxLength": 63}), &[name])
 }
 
-/// A number of pods, or all of them.
+/// How many pods, or all of them.
 pub fn min_ready_schema(_: &mut SchemaGenerator) -> Schema {
     listed_int_or_string(1000, "^All$")
 }
 
-/// A number of replicas, a share of them, or all.
+/// How many replicas, or which share of them, or all.
 pub fn min_ready_or_percent_schema(_: &mut SchemaGenerator) -> Schema {
     listed_int_or_string(100, "^(All|(100|[1-9][0-9]?)%)$")
 }

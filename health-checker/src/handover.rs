@@ -1,6 +1,6 @@
 //! The listening socket goes from process to process, so that no check is lost when a health checker is replaced.
 //!
-//! Whoever answers on the port also listens at the *door*, an abstract Unix socket of the node's network namespace. A
+//! Whoever answers on the port also listens on the *door*, an abstract Unix socket of the node's network namespace. A
 //! newcomer asks there, and gets both listening sockets. Connections that wait to be accepted wait in the kernel's socket,
 //! which is the same for old and new, so none is refused or reset at any point.
 //!
@@ -47,7 +47,7 @@ const UNPROVED: u32 = 1;
 const EXCHANGE: Duration = Duration::from_secs(2);
 /// Between two attempts to get a port that somebody else has.
 const RETRY: Duration = Duration::from_millis(200);
-/// Between two attempts to listen at the door, which a stranger may occupy.
+/// Between two attempts to listen on the door, which a stranger may occupy.
 const DOOR_RETRY: Duration = Duration::from_secs(5);
 /// Names have at most 253 bytes each.
 const LONGEST_MESSAGE: usize = 2048;
@@ -268,7 +268,7 @@ fn door_name(port: u16) -> String {
     format!("\0ingress-daemonset-health-checker/{port}")
 }
 
-/// Asks whoever listens at the door; `None` where nobody does.
+/// Asks whoever listens on the door; `None` where nobody does.
 async fn ask(me: &Member, protocol: u32, port: u16) -> Result<Option<Held>, Obstacle> {
     let stream = match connect(&door_name(port)).await {
         Ok(stream) => stream,

@@ -74,7 +74,7 @@ async fn a_health_checker_that_has_the_key_gets_the_port() {
     assert_eq!(asked_through(None, &keys.member("n1")).await, (Ok(true), true));
 }
 
-/// It listened at the door before the holder did, and asks the holder while a newcomer asks it.
+/// It listened on the door before the holder did, and asks the holder while a newcomer asks it.
 #[tokio::test]
 async fn whoever_passes_on_what_two_health_checkers_say_gets_nothing_by_it() {
     let keys = KeyFile::new("relayed", "sixteen bytes, or more");

@@ -1,7 +1,7 @@
 //! The node agent that answers the load balancer for its node.
 //!
-//! Watches feed a [`view::View`]; [`verdict::verdict`] decides; [`answer`] renders; [`server`] answers. What decides and renders does no
-//! I/O. Objects of the API and probes of local pods come in, answers and metrics go out. Nothing here writes to the API server.
+//! Watches feed a [`view::View`], [`verdict::verdict`] decides, [`answer`] renders, and [`server`] answers. What decides and renders does
+//! no I/O. Objects of the API and probes of local pods come in, answers and metrics go out. Nothing here writes to the API server.
 
 pub mod admin;
 pub mod answer;

@@ -1,6 +1,6 @@
 //! Local evidence: while the API or the kubelet is silent, pods that are ready by the last news are probed from the node. A failure can
-//! take the node out, until the API server, which is asked at once, says again that the pod is ready; that they pass keeps it in where
-//! only the node controller speaks against them; nothing found here ever brings it back.
+//! take the node out, until the API server, which is asked at once, says again that the pod is ready. Success keeps it in where only
+//! the node controller speaks against them. No probe ever brings it back.
 
 use crate::{
     probe,

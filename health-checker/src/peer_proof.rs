@@ -1,8 +1,8 @@
 //! What tells a health checker of the same resource on the same node from everything else that reaches the door: a key that
 //! the pods of the resource's health checkers have, mounted from a Secret.
 //!
-//! Nobody sends the key. Each side sends a code over what both know of their one connection: the newcomer's name in the
-//! node's network namespace, which one socket has at a time; the holder's challenge, made when that name was known; node
+//! Nobody sends the key. Each side sends a code over what both know of their one connection. That is the newcomer's name in the
+//! node's network namespace, which one socket has at a time, the holder's challenge, made when that name was known, node
 //! and port. Who stands between the two has a connection of its own to each of them, so that what it passes on is false.
 
 use ring::{

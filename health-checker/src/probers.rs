@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_of_503_begins_anew_after_a_200() {
+    fn a_series_of_503_is_counted_from_the_last_200() {
         let probers = Probers::default();
         for (second, code) in [(0, 503), (10, 200), (20, 503), (30, 503)] {
             probers.note(Ipv4Addr::LOCALHOST.into(), code, at(second));

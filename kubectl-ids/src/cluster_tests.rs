@@ -206,7 +206,7 @@ async fn a_file_that_is_longer_than_the_operator_takes_is_too_large_for_the_plan
 }
 
 #[tokio::test]
-async fn a_resource_that_has_no_place_in_its_namespace_is_one_too_many_for_the_plan() {
+async fn the_plan_says_which_resource_is_one_too_many_for_its_namespace() {
     let made = |name: &str, at: u32| {
         let mut made = resource(&json!({}));
         let created = format!("2026-01-01T{:02}:{:02}:00Z", at / 60, at % 60);

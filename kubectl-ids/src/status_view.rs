@@ -32,7 +32,7 @@ pub struct StatusView {
     pub message: String,
     /// The status speaks of the newest spec.
     pub current: bool,
-    /// Nothing is left to do, and nothing is under way.
+    /// No node waits, and none is under way.
     pub complete: bool,
     /// Nothing is under way, and nodes keep another revision because they are to have no pods.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -15,7 +15,7 @@ pub struct Fault {
     pub name: String,
     /// Path from the root of the repository.
     pub file: String,
-    /// Text that has the place, where `original` alone would be found more than once.
+    /// Text that surrounds it, where `original` alone would be found more than once.
     #[serde(default)]
     pub within: Option<String>,
     /// An expression, or statements, as in the file but for white space.

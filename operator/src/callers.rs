@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_gets_the_place_that_becomes_free() {
+    async fn who_waits_is_next_when_a_request_ends() {
         let port = Arc::<PortCallers>::default();
         let from = IpAddr::from([10, 0, 0, 1]);
         let mut places = Vec::new();

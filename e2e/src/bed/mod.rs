@@ -154,7 +154,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Installs the product and remembers what is there, for [`Bed::clear`]: several scenarios will share it.
+    /// Installs the product and remembers which objects exist, for [`Bed::clear`]: several scenarios will share it.
     pub async fn share(&mut self) -> Result<()> {
         self.apply_product().await?;
         self.first = leftovers::inventory(&self.client).await.context("listing what a new cluster has")?;

@@ -296,7 +296,7 @@ impl Node {
         Ok(())
     }
 
-    /// Nothing is left of it: no Node object, no process, no network, no file.
+    /// It has left nothing: no Node object, no process, no network, no file.
     pub async fn destroy(mut self) -> Result<()> {
         if let Some(agent) = self.agent.take() {
             agent.kill().await?;

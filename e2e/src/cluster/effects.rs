@@ -84,7 +84,7 @@ impl<'a> Effects<'a> {
         self.changed_once(nodes)
     }
 
-    /// The same, though a grant may have taken the place of another on its node: watches that lag behind each other show a leader the
+    /// The same, though a grant may have taken the place of another on its node. Watches that lag behind each other show a leader the
     /// Node as it was before beside the Deployment as it is now, and a new id is how it makes sure which of them is true.
     pub fn changed_once(&self, nodes: &[&str]) -> Result<()> {
         // The first of each is what it was before.

@@ -22,7 +22,7 @@ use crate::{
     host::{images, process::Process},
 };
 
-/// For an operator without a rival in a scenario that does not [`OperatorProcess::revive`] it: a machine that several beds share may stand
+/// For an operator without a rival in a scenario that does not [`OperatorProcess::revive`] it. A machine that several beds share may stand
 /// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.
 pub const SOLE: &str = "--lease-duration-seconds=120";
 

@@ -21,7 +21,7 @@ pub const INGRESS_CONTROLLER: &str = "quay.io/kubernetes-ingress-controller/ngin
 pub const NGINX: &str = "nginx:1.22";
 /// The same nginx under a newer tag.
 pub const NEWER_NGINX: &str = "nginx:1.23";
-/// The very image of [`NGINX`] under another tag.
+/// The image of [`NGINX`] under another tag.
 pub const SAME_NGINX: &str = "nginx:1.22-bookworm";
 /// The image of the first example of README.
 pub const README_NGINX: &str = "nginx:1.29";

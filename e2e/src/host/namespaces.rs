@@ -46,7 +46,7 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Starts this very program again inside new namespaces, with `arguments`.
+    /// Starts this program again inside new namespaces, with `arguments`.
     ///
     /// Call it from the main thread: the kernel ends the bed when the *thread* that started it ends.
     pub fn start(arguments: &[OsString]) -> Result<Self> {

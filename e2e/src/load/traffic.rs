@@ -15,7 +15,7 @@ use crate::{
 use super::wrk::{Load, LoadOptions, Summary};
 
 /// Requests in a second at least, on average. The default load could make 1,000; at 100 each of its 32 connections waits a third of a
-/// second for an answer, which is a hundred times what we see on two cores that three other beds and a compiler use as well.
+/// second for an answer. That is a hundred times what we see on two cores that three other beds and a compiler use as well.
 const LEAST_PER_SECOND: u64 = 100;
 
 /// Load that is running, with `HAProxy`'s counters from before it. Load that is dropped, and not ended by one of its methods, fails the

@@ -99,7 +99,7 @@ pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// All; or the one of this name; or those that have it in theirs.
+/// All, or the one of this name, or those that have it in theirs.
 pub(super) fn choose<'a>(names: &[&'a str], only: Option<&str>) -> Vec<&'a str> {
     let Some(only) = only else { return names.to_vec() };
     let exactly: Vec<_> = names.iter().copied().filter(|name| *name == only).collect();

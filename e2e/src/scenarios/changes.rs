@@ -298,5 +298,5 @@ async fn drift(bed: &mut Bed) -> Result<()> {
 }
 
 /// What a node takes with it whose pods end unannounced. The load balancer asks every 0.2 s and lets go of a node at the second bad answer,
-/// within 0.6 s with the one that is under way; of some 1,000 requests a second each of four nodes gets a quarter.
+/// within 0.6 s with the one that is under way. Of some 1,000 requests a second each of four nodes gets a quarter.
 pub(super) const UNANNOUNCED: u64 = 250 * 6 / 10;

@@ -299,7 +299,7 @@ fn values_file(name: &str) -> String {
     format!("--values={}", images::repository().join("deploy/chart/ci").join(name).display())
 }
 
-/// All that the chart offers, but quotas in a namespace that is not there.
+/// All that the chart offers, but quotas in a namespace that does not exist.
 fn everything() -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
     [

@@ -1,4 +1,4 @@
-//! The API server's answers fail in every way, at every request of the operator; watches hang; nothing is reached.
+//! The API server's answers fail in every way, at every request of the operator. Watches hang, or nothing is reached.
 
 use std::{
     collections::BTreeSet,

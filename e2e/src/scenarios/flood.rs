@@ -23,7 +23,7 @@ use crate::{
 const NODES: usize = 300;
 /// Every such node refuses.
 const EVERY: usize = 10;
-/// Pods on one refusing node until its breaker opens, and on average: a `ReplicaSet` makes the next one as soon as it sees the
+/// Pods on one refusing node until its breaker opens, and on average. A `ReplicaSet` makes the next one as soon as it sees the
 /// last one fail, so this bounds how long the operator takes to notice while it makes all the Deployments.
 const FLOOD: usize = 60;
 const FLOOD_ON_AVERAGE: usize = 25;

@@ -45,7 +45,7 @@ fn three_nodes() -> Options {
     Options::with_nodes(3).with_infra()
 }
 
-/// Nodes that have a place in the budget.
+/// Nodes that have a slot.
 fn under_way(status: &IngressDaemonSetStatus) -> BTreeSet<String> {
     status.rollout.iter().flat_map(|ledger| ledger.grants.keys().cloned()).collect()
 }

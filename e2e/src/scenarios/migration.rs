@@ -78,7 +78,7 @@ async fn from_a_daemon_set(bed: &mut Bed) -> Result<()> {
     traffic.all_served(bed).await
 }
 
-/// What is there before: a pod on each node that declares no port.
+/// The state before: a pod on each node that declares no port.
 fn daemon_set() -> Value {
     let mut pod = workload::pod_spec();
     pod["nodeSelector"] = json!({ "ingress": "true" });

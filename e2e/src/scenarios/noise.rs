@@ -1,5 +1,5 @@
-//! What happens to nodes while a revision proves itself, and is not its doing, or is: one power cut, machines that are replaced, a backend
-//! that all need, a disk that is full, and a person who thinks better of it.
+//! What happens to nodes while a revision proves itself, and is not its doing, or is. Scenarios: one power cut, machines that are
+//! replaced, a backend that all need, a disk that is full, and a person who thinks better of it.
 
 use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 

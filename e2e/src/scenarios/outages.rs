@@ -110,7 +110,7 @@ async fn etcd(bed: &mut Bed) -> Result<()> {
 }
 
 /// The operator is stopped while things change, and what changed can no longer be watched afterwards: the API server
-/// begins anew, and etcd has dropped its history.
+/// is started again, and etcd has dropped its history.
 async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<()> {
     operator.signal(Signal::SIGSTOP)?;
     bed.say("the operator is stopped, the history is compacted");

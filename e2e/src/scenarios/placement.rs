@@ -107,7 +107,7 @@ pub const DELETED: Scenario = Scenario {
     body: |bed| Box::pin(deleted(bed)),
 };
 
-/// Which nodes have a place in the budget, and what for.
+/// Which nodes have a slot, and what for.
 fn grants(status: &IngressDaemonSetStatus) -> Vec<(&str, GrantReason)> {
     let grants = status.rollout.iter().flat_map(|ledger| &ledger.grants);
     grants.map(|(node, grant)| (node.as_str(), grant.kind)).collect()

@@ -1,4 +1,4 @@
-//! Revisions that are good for a moment: they reach one node and no other, fail, and the former revision comes back by itself.
+//! Revisions that are good for a moment: they reach one node only, fail, and the former revision comes back by itself.
 
 use std::{collections::BTreeMap, time::Duration};
 

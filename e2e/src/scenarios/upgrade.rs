@@ -116,7 +116,7 @@ async fn half_way(bed: &Bed, who: &str) -> Result<IngressDaemonSetStatus> {
     Ok(status)
 }
 
-/// The first node is done, and no other is begun before the revision is proved.
+/// The first node is done, and none is begun before the revision is proved.
 async fn proves(bed: &Bed) -> Result<IngressDaemonSetStatus> {
     let proves = |status: &IngressDaemonSetStatus| {
         let waiting = status.node_states.iter().filter(|state| state.reason == "Proving").count();

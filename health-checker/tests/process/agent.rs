@@ -138,7 +138,7 @@ impl Agent {
         kill(Pid::from_raw(pid), signal).expect("is signalled");
     }
 
-    /// Waits for its end: the exit code, and its last words.
+    /// Waits for its end: the exit code, and its termination message.
     pub async fn ended(&mut self) -> (Option<i32>, String) {
         let status = timeout(DEADLINE, self.child.wait()).await.expect("ends in time").expect("is waited for");
         (status.code(), std::fs::read_to_string(self.directory.join("termination-log")).expect("reads"))

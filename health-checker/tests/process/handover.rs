@@ -129,7 +129,7 @@ async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is
 }
 
 #[tokio::test]
-async fn whoever_sits_at_the_door_of_a_free_port_does_not_keep_it_from_being_served() {
+async fn a_free_port_is_served_though_a_stranger_has_its_handover_socket() {
     let (api, port) = (Api::start().await, free_port());
     let stranger = UnixListener::bind(format!("\0ingress-daemonset-health-checker/{port}")).expect("binds");
     let agent = Agent::start(&api, port, &[]);

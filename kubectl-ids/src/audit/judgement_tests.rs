@@ -59,7 +59,7 @@ fn node(name: &str) -> Value {
     json!({ "metadata": { "name": name, "uid": format!("node-{name}"), "labels": { names::member_label(UID8): "serving" } } })
 }
 
-/// Two nodes: n1 was claimed at second 995 by grant 5, n2 is at rest.
+/// Two nodes: n1 was claimed at second 995 by grant 5, n2 has no grant.
 fn half_way(budget: impl Into<Value>, grace: u64) -> Judge {
     half_way_with(budget, grace, &["n1"])
 }
@@ -235,7 +235,7 @@ fn answer(namespace: &str, name: &str) -> Answer {
 }
 
 #[test]
-fn an_answer_is_judged_with_the_resource_of_its_health_checker_and_no_other_one_of_that_name() {
+fn an_answer_is_judged_with_the_resource_of_its_health_checker() {
     let mut judge = half_way(1, 8);
     // Deleted and made again under its name: the former one is still judged.
     judge.judge(&seen(11, 1001, Kind::IngressDaemonSet, resource("edge", "00000000", 1, 8, json!({}))), false);

@@ -92,7 +92,7 @@ impl Sink for Channel {
         self.send(Event::NotWatching(kind, error.to_string()));
     }
 
-    /// Without its list a watch that is to begin anew does not begin.
+    /// A watch that has to list again does not begin without its list.
     fn failed(&self, kind: Kind, error: &kube::Error) {
         self.not_watching(kind, error);
     }
@@ -127,7 +127,7 @@ pub struct RunningAudit {
 }
 
 impl RunningAudit {
-    /// Begins with what is there now. `name`: this resource only.
+    /// Begins with the objects that exist now. `name`: this resource only.
     pub async fn begin(cluster: &Cluster, name: Option<&str>) -> Result<Self> {
         let (sender, mut events) = unbounded_channel();
         let mut tasks = JoinSet::new();

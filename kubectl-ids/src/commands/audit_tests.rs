@@ -15,7 +15,7 @@ enum Right {
     Stays,
     /// It goes when the audit has made sure of it: no watch is opened.
     GoesBeforeTheWatch,
-    /// It goes later: the watch is to begin anew, and the list that it would begin with is refused.
+    /// It goes later: the watch has to list again, and the list is refused.
     GoesWithTheWatch,
     /// It stays, and the API server never says that a watch is open.
     IsNotAnswered,

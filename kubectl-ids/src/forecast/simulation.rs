@@ -71,7 +71,7 @@ pub struct Left {
 pub struct Forecast {
     /// What is wrong with the spec: nothing would change.
     pub invalid: Vec<String>,
-    /// What is to be known about a spec that is carried out: a word and a sentence, from the condition Valid.
+    /// A remark on a spec that is carried out: a word and a sentence, from the condition Valid.
     pub remark: Option<(String, String)>,
     /// Nodes in order.
     pub turns: Vec<NodeForecast>,
@@ -191,7 +191,7 @@ struct ForecastRollout {
 }
 
 impl ForecastRollout {
-    /// Why nodes wait when nothing is left to be done at once.
+    /// Why nodes wait when no action is due.
     fn note_waiting(&mut self, plan: &Plan) {
         for (node, state) in plan.node_states.iter().filter(|(_, state)| state.phase == NodePhase::Waiting) {
             let reasons = self.waited.entry(node.clone()).or_default();

@@ -84,7 +84,7 @@ pub struct Snapshot {
     pub written_generations: BTreeMap<String, i64>,
     /// How readiness gates bear on the resource.
     pub gates: GateLinks,
-    /// What is to be said of the gate that `nodeReadinessTaint` stands for; nothing before it was looked at.
+    /// State of the gate that `nodeReadinessTaint` stands for; `None` before the first look at it.
     pub node_readiness: Option<NodeReadinessGateStatus>,
 }
 

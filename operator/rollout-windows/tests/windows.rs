@@ -191,7 +191,7 @@ impl Simple {
             && self.weekdays.contains(&wall.weekday().num_days_from_sunday())
     }
 
-    /// Minutes in which it is under way: a start comes when the clock on the wall first shows, or has passed, its time.
+    /// Minutes in which it is under way: a start comes when the local time first is, or has passed, its time.
     fn under_way(&self, from: DateTime<Utc>, minutes: i64) -> Vec<bool> {
         let wall = |minute: i64| (from + TimeDelta::minutes(minute)).with_timezone(&self.zone).naive_local();
         let mut latest = wall(-1);

@@ -1,4 +1,4 @@
-//! One look at every node, by lists: what is to be changed is changed, the rest is told.
+//! One look at every node, by lists: changes what needs a change, and tells the rest.
 
 use super::config_map::{of_config_map, of_preset};
 use crate::{

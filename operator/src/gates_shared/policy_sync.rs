@@ -17,8 +17,8 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// How often it is looked whether somebody else changed or removed a policy, or the API server was replaced by one that has them: a
-/// watch of either would be held open for years for what happens at an upgrade, and could not tell of a kind that is not there yet.
+/// How often it is looked whether somebody else changed or removed a policy, or the API server was replaced by one that has them. A
+/// watch of either would be held open for years for what happens at an upgrade, and could not tell of a kind that does not exist yet.
 const RESYNC: Duration = Duration::from_mins(1);
 /// First and longest wait after a failed round, doubled in between: nothing tells when a server that refused would not.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -51,7 +51,7 @@ pub fn want<T: PartialEq>(wanted: &watch::Sender<Option<T>>, now: T) {
 
 /// Work that is done in rounds.
 pub trait Rounds {
-    /// One round, with a look at what is there or without; whether all of it went well.
+    /// One round, with a look at existing policies or without; whether all of it went well.
     async fn round(&mut self, list: bool) -> bool;
     /// Returns when something else is wanted; `false` when nobody can want anything any more.
     async fn changed(&mut self) -> bool;
@@ -82,7 +82,7 @@ struct AppliedPolicy {
 
 /// Whether an API server has both kinds in a version.
 enum Served {
-    /// What is there of ours, by plural and name.
+    /// Existing policies of ours, by plural and name.
     Yes(BTreeMap<(&'static str, String), AppliedPolicy>),
     No,
     /// They must not be listed: that is so in each version.
@@ -116,7 +116,7 @@ impl PolicySync {
         Api::all_with(self.client.clone(), &resource)
     }
 
-    /// Finds out what is there of ours, and whether there are such kinds at all; nothing if that could not be found out.
+    /// Finds the existing policies of ours, and whether there are such kinds at all; `None` if it could not find out.
     pub async fn list(&mut self) -> Option<bool> {
         for version in self.versions {
             self.version = version;
@@ -166,7 +166,7 @@ impl PolicySync {
         Ok(served)
     }
 
-    /// Remembers what is there.
+    /// Remembers which policies exist.
     fn found(&mut self, mut found: BTreeMap<(&'static str, String), AppliedPolicy>) {
         for (key, held) in &mut found {
             // As it was left: it need not be written again.

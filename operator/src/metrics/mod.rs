@@ -56,7 +56,7 @@ labels! {
     Result { result: &'static str }
 }
 
-/// Reads a number of nodes.
+/// Reads how many nodes there are.
 type CountOf = fn(&Plan) -> u32;
 
 const STATES: [(&str, CountOf); 9] = [

@@ -47,7 +47,7 @@ fn retry_after(error: &kube::Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Patches a Node; where a test in the patch fails, reads what is there.
+/// Patches a Node; where a test in the patch fails, reads the Node.
 pub async fn patch(client: &Client, metrics: &GateMetrics, name: &str, operations: &Value) -> PatchOutcome {
     let api: Api<Partial<Node>> = Api::all(client.clone());
     let began = Instant::now();

@@ -70,7 +70,7 @@ struct PolicyState {
     asked: Option<std::time::Instant>,
 }
 
-/// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what is there.
+/// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what exists.
 #[derive(Debug)]
 pub struct PolicyHandle {
     wish: watch::Sender<Option<DesiredPolicies>>,
@@ -188,7 +188,7 @@ impl NodePolicySync {
         Self { client, state, admission, wishes, policies, webhook, clauses: BTreeMap::new() }
     }
 
-    /// What is there of ours. Whether that could be found out.
+    /// Finds the existing policies of ours. Whether that could be found out.
     async fn list(&mut self) -> bool {
         let Some(policies) = self.policies.list().await else { return false };
         self.tell(Offers { policies, webhook: self.admission.webhook }, (!policies).then(BTreeMap::new));
@@ -236,7 +236,7 @@ impl NodePolicySync {
         done
     }
 
-    /// Says what is there and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
+    /// Says what exists and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
     fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
         let present = self.policies.present();
         let mut known = self.admission.known.lock();

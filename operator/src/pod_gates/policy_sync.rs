@@ -45,7 +45,7 @@ struct PolicyState {
     news: bool,
 }
 
-/// Between the loop, which says what is wanted, and [`PodPolicySync`], which says what is there.
+/// Between the loop, which says what is wanted, and [`PodPolicySync`], which says what exists.
 #[derive(Debug)]
 pub struct PolicyHandle {
     wish: watch::Sender<Option<DesiredPolicies>>,

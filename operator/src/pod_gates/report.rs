@@ -72,7 +72,7 @@ impl Reporter {
         self.due
     }
 
-    /// What is to be written, `forbidden` being pods whose patch was refused, with the answer: of every gate that changed, its status
+    /// Writes that are due, `forbidden` being pods whose patch was refused, with the answer: of every gate that changed, its status
     /// before and after, by namespace. Namespaces that are written just now come later.
     pub fn changed(
         &mut self,

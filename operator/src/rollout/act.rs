@@ -1,4 +1,4 @@
-//! One action, carried out, and what is to be remembered of it.
+//! One action, carried out, and what the operator remembers of it.
 
 use super::Memory;
 use crate::{

@@ -124,7 +124,7 @@ fn too_large(spec: &IngressDaemonSetSpec) -> Option<Withheld> {
     (!fits).then_some(Withheld::TooLarge { bytes, mappings })
 }
 
-/// The same of one that has no place in its namespace: one that runs nothing claims nothing either.
+/// The same of one that is one too many in its namespace: one that runs nothing claims nothing either.
 pub(super) fn without_spec(object: &IngressDaemonSet) -> IngressDaemonSet {
     let (metadata, status) = (object.metadata.clone(), object.status.clone());
     let spec = if runs(object) { cut(object.spec.clone()) } else { bare().unwrap_or_else(|| cut(object.spec.clone())) };

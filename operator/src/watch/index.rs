@@ -264,12 +264,12 @@ impl Index {
         self.places.get(&key.0).is_some_and(|places| places.iter().take(RESOURCES_PER_NAMESPACE).any(|place| place.name == key.1))
     }
 
-    /// The resource has a place, and its spec was let go when it had none.
+    /// The resource fits into its namespace, and its spec was let go when it did not.
     pub(super) fn lacks_spec(&self, key: &Key) -> bool {
         self.withheld.get(key) == Some(&Withheld::TooMany) && self.has_place(key)
     }
 
-    /// Lets go of the spec of a resource that has no place. Whom that concerns.
+    /// Lets go of the spec of a resource that is one too many. Whom that concerns.
     fn withhold(&mut self, key: &Key) -> BTreeSet<Key> {
         if self.withheld.get(key) == Some(&Withheld::TooMany) {
             return BTreeSet::new();

@@ -61,7 +61,7 @@ where
     watcher::watcher(api, config).default_backoff()
 }
 
-/// The API server refuses the option, or a watch begins anew after one that has lasted its time `in_vain`.
+/// The API server refuses the option, or a watch begins again after one that has lasted its time `in_vain`.
 fn refuses_streams<K>(event: Result<&Event<K>, &Error>, in_vain: bool) -> bool {
     match event {
         Ok(event) => in_vain && matches!(event, Event::Init),

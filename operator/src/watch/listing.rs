@@ -31,7 +31,7 @@ impl<'u, K: Observed> Listing<'u, K> {
         }
     }
 
-    /// All objects; the list begins anew.
+    /// All objects; the list begins again.
     pub fn take(&mut self) -> Vec<Cut<K>> {
         let mut usages = self.usages.lock();
         self.objects.iter().for_each(|object| K::unbound(&object.kept, &object.key.0, &mut usages));

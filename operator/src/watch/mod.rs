@@ -304,7 +304,7 @@ impl Observer {
     /// Follows everything, for ever, and keeps `writer`'s store of which resources there are.
     ///
     /// `client` is to have the [layers](crate::client) of every request. It must give up an answer that does not begin, or pauses
-    /// for [`Observer::SILENCE`]: a connection that is gone without a word would otherwise be taken for a cluster in which nothing
+    /// for [`Observer::SILENCE`]: a connection that is gone silently would otherwise be taken for a cluster in which nothing
     /// happens.
     pub async fn follow(self: Arc<Self>, client: Client, writer: Writer<Named>) {
         let writer = Mutex::new(writer);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_kept_of_an_object_is_lost_when_a_part_of_it_is_read() {
+    fn a_partial_read_keeps_the_same_as_a_full_one() {
         let state = json!({ "terminated": { "exitCode": 98, "reason": "Error", "message": "port 8080 is taken", "startedAt": null, "finishedAt": null } });
         let waiting = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } });
         let container = |state: &Value| {

@@ -196,7 +196,7 @@ fn objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_
 }
 
 #[test]
-fn what_objects_of_a_namespace_take_is_what_is_there() {
+fn the_bytes_of_a_namespace_are_those_of_its_objects() {
     let of = |index: usize, length: usize| {
         let template = json!({ "metadata": {}, "spec": { "containers": [{ "name": "c", "image": "x".repeat(length) }] } });
         let object: Deployment =

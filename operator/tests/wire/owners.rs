@@ -1,4 +1,4 @@
-//! Whose an object is, read live where it matters, and the template tried on what is there.
+//! Whose an object is, read live where it matters, and the template tried on the existing object.
 
 use crate::{Error, Exchange, act, deployment, failure, resource, server, snapshot};
 use operator::{
@@ -58,7 +58,7 @@ async fn a_deployment_of_ours_that_its_watch_did_not_show_gets_its_labels_back_b
 }
 
 #[tokio::test]
-async fn labels_are_put_on_nothing_that_is_not_ours() {
+async fn labels_are_put_on_objects_of_ours_only() {
     let action = Action::Reclaim { node: "a".into(), name: "web-a".into(), identity: json!([]) };
     let (result, memory) = act(action, vec![("GET", DEPLOYMENT.to_owned(), None, 200, owned_by("IngressDaemonSet", "another"))]).await;
     assert!(matches!(result, Err(Error::Foreign(_))), "{result:?}");

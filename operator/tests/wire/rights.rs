@@ -54,7 +54,7 @@ use Without::{NotReady, Ready};
 const COUNTER: &str = "ids_forbidden_requests_total";
 const ALERT: &str = "OperatorLacksRight";
 
-/// What the operator reads and writes by itself, and what comes of a refusal. All of it is told by `/readyz` and counted; what gates say
+/// What the operator reads and writes by itself, and what comes of a refusal. `/readyz` tells of it, and it is counted; what gates say
 /// of themselves is `CONDITIONS`.
 const ASKED_FOR: [(&str, Without); 18] = [
     ("ingressdaemonsets.mumoshu.github.io/ingressdaemonsets", NotReady),

@@ -203,7 +203,7 @@ pub enum HandlerError {
 }
 
 impl HandlerError {
-    /// A thing that the client named and that is not there. The text reaches the client as it is.
+    /// A thing that the client named and that does not exist. The text reaches the client as it is.
     pub fn not_found(text: impl Into<String>) -> Self {
         Self::Provider(ProviderError::NotFound(text.into()))
     }

@@ -1,4 +1,4 @@
-//! One pod of a fleet: what the API shows, what the simulation says, and what is to be written; no I/O.
+//! One pod of a fleet: what the API shows, what the simulation says, and which writes are due; no I/O.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// Conditions that are a kubelet's.
 const CONDITIONS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
-/// What is to be written about a pod.
+/// A write that is due about a pod.
 #[derive(Debug, PartialEq)]
 pub(super) enum Write {
     /// A strategic merge patch of its status, and the sign of that status.
@@ -231,7 +231,7 @@ impl Entry {
         }))
     }
 
-    /// What is to be written now, if anything.
+    /// The write that is due now, if any.
     pub fn write(&self, site: Site<'_>, now: Timestamp) -> Option<Write> {
         if self.is_removed {
             return None;

@@ -74,12 +74,12 @@ use crate::simulated::PodFault;
 const LEASE_SLOTS: (u8, u8) = (4, 48);
 /// For so many nodes there is a slot for leases at least, whatever the API server says.
 ///
-/// N leases have to be renewed in an interval of 10 s, which is N/10 a second; N/250 slots do that as long as a renewal takes 40 ms
+/// N leases have to be renewed in an interval of 10 s, which is N/10 a second. N/250 slots do that as long as a renewal takes 40 ms
 /// or less, which is several times what it takes. The API server of 5,000 nodes that stood still has 20 slots at least, and 48 after
 /// 28 answers, less than 100 ms later:
-/// - After 20 s the oldest lease was renewed 30 s ago, and 10 s (of a grace period of 40 s; 20 s of the 50 s that are the default
-///   since Kubernetes 1.32) are left for the 3/4 of the fleet and more that are overdue or become so. They are renewed in the order of
-///   their age, so that the last one of them has had the most time left: 500 a second are enough, which 20 slots do at 40 ms.
+/// - After 20 s the oldest lease was renewed 30 s ago. 10 s of a grace period of 40 s are left (20 s of the 50 s that are the default since
+///   Kubernetes 1.32). In them 3/4 of the fleet and more are overdue or become so. They are renewed in the order of their age, so that
+///   the last one of them has had the most time left. 500 a second are enough, which 20 slots do at 40 ms.
 /// - After 60 s every lease has run out, also for the controller manager, which may have called nodes `NotReady` before the first
 ///   renewal; nobody can help that. All 5,000 are renewed within 10 s at 40 ms each, and within 4.2 s with 48 slots, oldest first.
 ///

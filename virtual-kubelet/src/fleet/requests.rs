@@ -18,7 +18,7 @@ use super::metrics::{Metrics, RequestLabels};
 use super::watch::Disturbance;
 use crate::api_call::TIMEOUT;
 
-/// An outage of so long may have cut the connections of watches without a word.
+/// An outage of so long may have cut the connections of watches silently.
 const CUTS_WATCHES: Duration = Duration::from_secs(5);
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// Of what was written only the metadata are of interest.

@@ -56,7 +56,7 @@ impl Schedule {
         false
     }
 
-    /// Takes what is to be tried first, with its deadline.
+    /// Takes what is due first, with its deadline.
     pub fn pop(&mut self, now: Instant) -> Option<(u32, Instant)> {
         if !self.has_ready(now) {
             return None;

@@ -83,9 +83,9 @@ impl<P: NodeProvider> NodeController<P> {
         })
     }
 
-    /// How a controller of this node's pods is to work: before the same API server, with the node's name and what it has, with events,
-    /// and with the same knowledge of when the server answers again, without which a watch whose connection died silently is deaf
-    /// for minutes. Has to be called in a tokio runtime, before [`NodeController::run`].
+    /// Settings for a controller of this node's pods: the same API server, the node's name and resources, events, and the same knowledge
+    /// of when the server answers again. Without that a watch whose connection died silently is deaf for minutes. Has to be called in a
+    /// tokio runtime, before [`NodeController::run`].
     ///
     /// ```no_run
     /// # use std::sync::Arc;

@@ -59,7 +59,7 @@ pub struct PodControllerConfig<P> {
     pub pod_event_filter: PodEventFilterFunc,
     /// Where events about pods go; nowhere, by default.
     pub events: Events,
-    /// Where `ConfigMaps`, Secrets and services are read that an environment refers to; by name from the API server,
+    /// Where `ConfigMaps`, Secrets and services are read that an environment refers to: by name from the API server,
     /// by default; [`WatchedReferences`](super::references::WatchedReferences) read less and notice what comes late.
     pub references: Arc<dyn ReferenceSource>,
     /// What fields such as `status.hostIP` and limits that are not set refer to. Required, unless

@@ -185,7 +185,7 @@ impl PodRecord {
         (deleting && ended).then_some(Operation::Remove)
     }
 
-    /// The server took it in this very version of the pod, and shows something else.
+    /// The server took it in this version of the pod, and shows something else.
     fn is_unshown(&self, status: &PodStatus, server: &Pod) -> bool {
         self.unshown.as_ref().is_some_and(|unshown| {
             unshown.status == *status && unshown.annotations == self.annotations && unshown.version == server.metadata.resource_version

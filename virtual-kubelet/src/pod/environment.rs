@@ -396,7 +396,7 @@ fn quoted(text: &str) -> String {
     result
 }
 
-/// The value of a downward API field; `address` is the node's and the pod's. A label or annotation that is not there is
+/// The value of a downward API field; `address` is the node's and the pod's. A label or annotation that is missing is
 /// empty; a path that a node cannot tell is [`EnvironmentError::UnsupportedField`], and an address that is empty is
 /// [`EnvironmentError::NoAddress`].
 ///

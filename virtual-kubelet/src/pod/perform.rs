@@ -33,7 +33,7 @@ pub(super) enum Outcome {
     Created(Arc<Pod>),
     Updated(Arc<Pod>),
     EndOrdered(i64),
-    /// The provider does not know the pod that it should end: nothing is left to end.
+    /// The provider does not know the pod that it should end: there is nothing to end.
     Lost,
     /// The provider still has the pod that it should have ended; the status, if that has ended.
     Kept(Option<Box<PodStatus>>),
@@ -294,7 +294,7 @@ impl<P: PodLifecycleHandler> Performer<P> {
         within(self.api(id).patch_status(&id.name, &PatchParams::default(), &Patch::Strategic(patch))).await
     }
 
-    /// Deletes this very pod, and none that has its name by now; `false` when it is gone already.
+    /// Deletes the pod of this UID, and none that has its name by now; `false` when it is gone already.
     async fn remove(&self, id: &PodId, grace: i64) -> Result<bool, ApiCallError> {
         let parameters = DeleteParams {
             grace_period_seconds: Some(u32::try_from(grace).unwrap_or_default()),

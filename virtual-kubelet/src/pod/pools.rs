@@ -48,7 +48,7 @@ impl Pools {
         Self { places: [0, 1, workers, workers, workers, workers], lines: Default::default(), waiting: HashMap::new(), came: 0 }
     }
 
-    /// Takes a place, or else one in the line: the same as before if it waits there already.
+    /// Takes a worker, or else a turn in the queue: the same as before if it waits there already.
     pub fn enter(&mut self, pool: Pool, id: &PodId) -> bool {
         if self.places[pool as usize] > 0 {
             self.quit(id);

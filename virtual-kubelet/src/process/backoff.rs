@@ -7,8 +7,8 @@ const CAP: SignedDuration = SignedDuration::from_secs(300);
 /// A thing that went well for so long starts over.
 const FORGIVEN_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
-/// The pause of one thing. The first repetition is immediate, the second waits 10 s, and so on doubled
-/// up to 300 s.
+/// The pause of one thing. The first repetition is immediate, the second waits 10 s, and each further one
+/// twice as long, up to 300 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     last: Option<(SignedDuration, Timestamp)>,

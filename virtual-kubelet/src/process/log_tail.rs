@@ -1,4 +1,4 @@
-//! The last words of a log, for `terminationMessagePolicy: FallbackToLogsOnError`.
+//! The end of a log, for `terminationMessagePolicy: FallbackToLogsOnError`.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

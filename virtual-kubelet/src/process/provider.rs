@@ -73,7 +73,7 @@ fn locked(pods: &Pods) -> MutexGuard<'_, HashMap<PodId, Entry>> {
     pods.lock()
 }
 
-/// Makes a pod's files, for which it has its place among the pods already, and begins to run it.
+/// Makes the files of a pod that is among `pods` already, and begins to run it.
 async fn begin(pods: Pods, site: Arc<Site>, pod: Arc<Pod>, published: Published, sink: Sink, inbox: Inbox) -> Result<(), ProviderError> {
     let id = PodId::of(&pod);
     let made = tokio::task::spawn_blocking(move || Worker::new(site, pod, published, sink)).await;

@@ -1,6 +1,6 @@
 //! A simulated pod: a state machine over time that is passed in; no I/O and no clock.
 //!
-//! What it does follows from its seed, its plan, its template and when it was told what, and from nothing else: each stage's
+//! What it does follows from its seed, its plan, its template and when it was told what, and from nothing else. Each stage's
 //! delay has a random number generator of its own, and begins when the one before ended, however late that is noticed.
 
 mod adopt;

@@ -95,7 +95,7 @@ pub(crate) struct Plan {
     pub fault: Option<PodFault>,
     /// What every command in its containers prints; commands are refused when absent.
     pub exec: Option<Arc<str>>,
-    /// What is wrong with the pod's annotations: no container of it is made.
+    /// What is wrong with the pod's annotations: it gets no container.
     pub error: Option<String>,
 }
 

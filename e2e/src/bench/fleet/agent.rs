@@ -75,7 +75,7 @@ fn kwok() -> PathBuf {
 /// - The numbers of workers stay its own (four each for leases, pods and nodes); only a configuration file could change them.
 /// - Nothing is logged of what works: by default it writes a line for each renewal.
 /// - No `--node-port`: no kubelet API to serve.
-/// - A range of pod addresses that is as large as the number of pods; its default of 254 goes over without a word.
+/// - A range of pod addresses that is as large as the number of pods; its default of 254 is exceeded silently.
 fn kwok_arguments() -> Vec<String> {
     [
         "--manage-all-nodes",

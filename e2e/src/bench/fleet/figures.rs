@@ -73,7 +73,7 @@ pub enum What {
     NotReadyAfterStall(u64),
     /// From the end of such a stand-still until all leases are renewed, in seconds, as a list every other second shows it.
     CaughtUp(u64),
-    /// Pod events that there really were in a second, in the step that asks for a rate.
+    /// Pod events that there were in a second, in the step that asks for a rate.
     Events,
     /// From the creation of a pod, as a watch saw it, until that watch saw it Running.
     SeenRunning,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_spread_and_no_percentile() {
+    fn an_empty_series_has_no_spread_and_no_percentile() {
         assert_eq!(Spread::of(Vec::new()), None);
         assert_eq!(percentile_millis(Vec::new(), 99), None);
     }

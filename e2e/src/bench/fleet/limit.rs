@@ -1,5 +1,5 @@
 //! The limit: the fewest writes that any node agent could make. One create per node and per lease, one status patch and one
-//! delete per pod, and the renewals that keep nodes Ready, as often as a kubelet makes them: without those a fleet would not
+//! delete per pod, and the renewals that keep nodes Ready, as often as a kubelet makes them. Without those a fleet would not
 //! last a minute, and they are half of what the API server does in the meantime.
 //!
 //! It knows one kind of pod and forgives no failure: it is a yardstick, no node agent.

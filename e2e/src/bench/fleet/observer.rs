@@ -93,7 +93,7 @@ impl Seen {
         self.changed = now;
     }
 
-    /// After a watch that had to begin anew: what is not there any more is gone.
+    /// After a watch that had to list again: objects that are not in the list are gone.
     fn only_pods(&mut self, pods: &[Thin], now: Instant) {
         let names: BTreeSet<_> = pods.iter().map(|pod| pod.metadata.name.as_str()).collect();
         self.pods.retain(|name, _| names.contains(name.as_str()));

@@ -17,7 +17,7 @@ use crate::{
     eventually::eventually,
 };
 
-/// Who all agents are. A user of their own, so that the API server counts their requests apart from everybody else's; with no
+/// Who all agents are. A user of their own, so that the API server counts their requests apart from everybody else's. It has no
 /// limit on requests at once, because what is measured is what they ask for, not how long they are made to wait.
 const AGENT: &str = "bench-agent";
 const DISPATCHED: &str = "apiserver_flowcontrol_dispatched_requests_total";

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_word_everything_of_the_design_is_measured_three_times() {
+    fn by_default_everything_of_the_design_is_measured_three_times() {
         let settings = Settings::read(|_| None).unwrap();
         assert_eq!(settings.sizes.iter().map(|size| size.nodes).collect::<Vec<_>>(), [1000, 5000]);
         assert_eq!((settings.runs, settings.contenders.len(), settings.memory_runs), (3, 3, 3));

@@ -128,7 +128,7 @@ impl Cluster {
         self.operator.iter_mut().chain(&mut self.fleet).try_for_each(Process::check)
     }
 
-    /// Makes an object that is not there yet, or changes it to this.
+    /// Makes an object, or changes the one that exists to this.
     pub async fn apply(&self, object: &Value) -> Result<()> {
         let path = self.state.join("apply.json");
         tokio::fs::write(&path, serde_json::to_vec(object)?).await?;

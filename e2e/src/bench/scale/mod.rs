@@ -31,7 +31,7 @@ use crate::host::{namespaces, network};
 ///   next grant is taken. It holds what grace, pods, soak and an idle control plane take, so what the ratio shows is how well
 ///   many nodes at once are kept going. Beside it is the least that grace, pods and soak add up to.
 /// - Writes are counted in the API server's audit log: every create, update, patch and delete of the operator's user, refused
-///   ones too, without events and without the lease that it leads by; of the part of the rollout with the whole budget.
+///   ones too, without events and without the lease that it leads by. They are of the part of the rollout with the whole budget.
 /// - A node joins when a watch shows its Node, its Deployment is made when a watch shows that. Nodes join evenly, at a rate.
 /// - A restarted operator has decided when its first grant is in the ledger, for a template that changed while none ran;
 ///   the time counts from the start of its process. It has its name in the lease again, as a container has that is restarted.

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_is_a_twentieth_and_never_nothing() {
+    fn the_budget_is_a_twentieth_and_at_least_one() {
         assert_eq!((budget_of(1000), budget_of(999), budget_of(10)), (50, 49, 1));
     }
 

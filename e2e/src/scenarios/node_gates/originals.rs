@@ -336,7 +336,7 @@ fn bears(node: &Node, (key, value): (&str, &str)) -> bool {
     taints.into_iter().flatten().any(same)
 }
 
-/// These nodes have the taint for a while, and no other has.
+/// Only these nodes have the taint for a while.
 pub async fn stay_held(bed: &Bed, taint: (&str, &str), wanted: &[&str], what: &str) -> Result<()> {
     node_gates::nodes_stay(bed, WHILE, what, |node| is_as_held(node, taint, wanted)).await
 }

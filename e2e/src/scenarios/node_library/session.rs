@@ -95,7 +95,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Waits until this very pod has left the API.
+/// Waits until the pod of this UID has left the API.
 pub async fn is_gone(bed: &Bed, pod: &Pod, within: Duration) -> Result<()> {
     let name = pod.name_any();
     eventually(within, &format!("pod {name} is gone"), async || {

@@ -76,7 +76,7 @@ impl SimulatedCluster {
         after != before
     }
 
-    /// Containers whose image changes begin anew, and are ready after the usual time.
+    /// Containers whose image changes start again, and are ready after the usual time.
     pub(super) fn patch_pod(&mut self, node: &str, name: &str, patch: &Value) -> bool {
         let (now, run) = (self.snapshot.now, self.made + 1);
         let Some(pod) = pods_on(&mut self.snapshot.pods, node).find(|pod| pod.name == name) else {

@@ -16,7 +16,7 @@ use crds::{
 };
 use serde_json::Value;
 
-/// How many ids a pass takes from the ledger for Deployments to be made, and half of how many of them it makes: thousands of nodes
+/// How many ids a pass takes from the ledger for Deployments to be made, and half of how many of them it makes. Thousands of nodes
 /// that join together get theirs in several passes, or the plan of one would hold the whole of each.
 const AT_ONCE: usize = 256;
 

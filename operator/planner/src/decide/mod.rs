@@ -110,7 +110,7 @@ fn without_seconds(status: &IngressDaemonSetStatus) -> IngressDaemonSetStatus {
 }
 
 /// The finalizers with ours, which comes before any object that is to be cleaned up; without the original's, whose controller is gone.
-/// Nothing if the resource has ours, or if it has never had a place.
+/// Nothing if the resource has ours, or if it was always one too many.
 fn missing_finalizer(snapshot: &Snapshot) -> Option<Vec<String>> {
     let resource = &snapshot.resource;
     if resource.deleting || resource.has_finalizer() || never_had_a_place(snapshot) {

@@ -113,7 +113,7 @@ impl Pass<'_> {
     }
 
     /// The clock of the progress deadline runs while a node is under way that nobody and nothing else holds up, or while nodes wait for the
-    /// proof, and nothing is shut: what else blocks a rollout is said as what it is.
+    /// proof, and nothing is shut. What else blocks a rollout is said as what it is.
     pub(super) fn keep_time(&mut self) {
         // Before anything has ever run everywhere, nodes that join are the rollout.
         let first = self.valid_targets().is_some_and(|targets| targets.current.is_empty());

@@ -3,7 +3,7 @@
 use crate::facts::{DeploymentFacts, PodFacts};
 use std::sync::Arc;
 
-/// The Deployment is at rest: everything it wants to run runs, and nothing else does.
+/// The Deployment is complete: everything it wants to run runs, and nothing else does.
 ///
 /// The counters alone lie with a surge: an old pod on a shared port answers the new one's probe, then dies. So the pods
 /// must be exactly those that are wanted, none of them terminating, all of the template's revision.
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_ended_speaks_only_for_what_is_wanted_and_where_others_can_take_its_place() {
+    fn a_pod_that_ended_counts_only_if_it_is_of_the_wanted_template_and_can_be_replaced() {
         let pod = |name: &str, revision: &str, ended, trouble: Option<&str>| PodFacts {
             name: name.into(),
             revision: revision.into(),

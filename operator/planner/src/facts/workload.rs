@@ -125,7 +125,7 @@ pub struct DaemonSetFacts {
 
 impl DaemonSetFacts {
     /// All its pods are of the newest template and ready, but for those on `lost` nodes, whose kubelets can start none. Where all nodes
-    /// are lost, nothing is known of any.
+    /// are lost, it says nothing about any.
     pub fn is_settled(&self, lost: i32) -> bool {
         let wanted = self.desired.saturating_sub(lost);
         let is_seen = wanted > 0 || self.desired == 0;

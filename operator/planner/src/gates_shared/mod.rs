@@ -28,7 +28,7 @@ impl<T> Default for Source<T> {
 }
 
 impl<T> Source<T> {
-    /// What is there, when it can be seen; else what hinders it.
+    /// What is in force, when it can be seen; else what hinders it.
     pub fn live(&self) -> Result<&T, &str> {
         match (&self.found, &self.broken) {
             (Some(found), None) => Ok(found),

@@ -264,7 +264,7 @@ impl ManagedNode<'_> {
         self.grant.is_some_and(|grant| !is_free(grant))
     }
 
-    /// All its pods are ready, and no other is left: what the health checker sees. They may not be *available* yet.
+    /// All its pods are ready, and none of another revision is left: what the health checker sees. They may not be *available* yet.
     pub fn is_ready(&self) -> bool {
         self.deployment.is_some_and(|deployment| readiness::is_ready(deployment, self.pods))
     }
@@ -469,7 +469,7 @@ pub fn renew(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops) -> Grant {
 }
 
 /// The same for a person who asks to try a node again that failed: what its Deployment says is kept where it is what is wanted, and the
-/// time of its pods begins anew.
+/// time of its pods begins again.
 pub fn again(managed: &ManagedNode<'_>, grant: &Grant, now: UnixSeconds) -> Grant {
     if managed.need(now).is_none() {
         return turn_back(managed, grant);

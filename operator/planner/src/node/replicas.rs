@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use std::collections::BTreeMap;
 
 /// The replicas on every node; on one that is not chosen there are none to wait for. While the spec is not valid, what runs goes on as
-/// its Deployment says, or as it was where the breaker has changed that; whether the resource is to choose any other node is not known, and
-/// nothing is said of it.
+/// its Deployment says, or as it was where the breaker has changed that. Whether the resource is to choose any other node is not
+/// known: such a node is left out.
 pub fn of(snapshot: &Snapshot, settings: Option<&ResolvedSpec>, managed_nodes: &[ManagedNode<'_>]) -> BTreeMap<String, ReplicaHealth> {
     let on = |node: &NodeFacts| ReplicaHealth {
         node_uid: node.uid.clone(),

@@ -44,7 +44,7 @@ pub struct GateView {
     pub blocked: Vec<(String, String)>,
 }
 
-/// What is to be done about one node.
+/// Actions for one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodePlan {
     /// The patch, where something changes.

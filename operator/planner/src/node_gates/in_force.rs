@@ -1,7 +1,7 @@
 //! Since when a gate is in force: which nodes are new to it.
 //!
 //! A gate that is switched on among nodes that run (`dryRun` taken away, another selector, `nodeReadinessTaint` set on a running
-//! resource, requirements that can be met at last) must not take them for nodes that have just come: it would taint all of them
+//! resource, requirements that can be met at last) must not take them for nodes that have just come. It would taint all of them
 //! at once that are not ready at that moment. So the time since which it is in force, and for which nodes, is in its status.
 
 use super::world::{Gate, World};

@@ -1,7 +1,7 @@
 //! Tainting nodes as they are created: what the API server is told to do by itself, as CEL.
 //!
 //! A `MutatingAdmissionPolicy` for each gate puts its taint on the nodes that the gate selects. The expressions say what
-//! [`NodeReadinessGateSpec::selects`] says; a property test compares them. Nothing is left to parameters that may be
+//! [`NodeReadinessGateSpec::selects`] says; a property test compares them. Nothing depends on parameters that may be
 //! missing, so a policy can only fail by an error of its own, and then the node is created without the taint.
 
 use super::{

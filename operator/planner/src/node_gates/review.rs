@@ -22,7 +22,7 @@ pub enum Answered {
     Undecodable,
 }
 
-/// The `AdmissionReview` that answers the one in `body`; nothing when that is none. `gates` are those that a webhook may act
+/// The `AdmissionReview` that answers the one in `body`; `None` when `body` has none. `gates` are those that a webhook may act
 /// for; `now` in seconds since 1970.
 pub fn review<'a>(body: &[u8], gates: impl Iterator<Item = &'a Gate>, now: UnixSeconds) -> Option<(Value, Answered)> {
     let mut request = Request::read(body)?;

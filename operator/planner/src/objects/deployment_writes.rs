@@ -211,7 +211,7 @@ pub fn patience(snapshot: &Snapshot, deployment: &DeploymentFacts) -> Option<Val
 
 /// Everything that needs no grant, in one patch; `None` when nothing is to be changed.
 ///
-/// Labels and strategy always; template and replicas of a `New` Deployment; replicas of one that has none.
+/// Labels and strategy always, template and replicas of a `New` Deployment, and replicas of one that has none.
 pub fn direct(snapshot: &Snapshot, settings: &ResolvedSpec, managed: &ManagedNode<'_>, deployment: &DeploymentFacts) -> Option<Value> {
     // Of most nodes nothing is to be changed at most looks.
     let mut patch = JsonPatch::default();

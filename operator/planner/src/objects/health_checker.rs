@@ -443,8 +443,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Stri
     ))
 }
 
-/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it;
-/// of two that do, the one that has done so for longer; of two that do not, the older one.
+/// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it.
+/// Of two that do, it is the one that has done so for longer, and of two that do not, the older one.
 pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> {
     let invalid = |message| Some(SpecProblem { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;

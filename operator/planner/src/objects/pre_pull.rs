@@ -33,7 +33,7 @@ pub enum Pull {
     ToBegin,
     /// A pod is pulling them; with its trouble, if any.
     UnderWay(Option<(String, String)>),
-    /// The kubelet gave the pod up, and another will take its place; with its trouble.
+    /// The kubelet gave the pod up, and another will replace it; with its trouble.
     GivenUp(Option<(String, String)>),
 }
 

@@ -59,7 +59,7 @@ pub struct Transition {
     pub to: Option<bool>,
 }
 
-/// What is to be done about one pod.
+/// Actions for one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPlan {
     /// The patch of its status, where something changes.

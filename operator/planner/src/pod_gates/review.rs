@@ -47,7 +47,7 @@ struct ListedGate {
     condition_type: String,
 }
 
-/// The `AdmissionReview` that answers the one in `body`; nothing when that is none. `gates`, of a namespace: those that a webhook may act
+/// The `AdmissionReview` that answers the one in `body`; `None` when `body` has none. `gates`, of a namespace: those that a webhook may act
 /// for there.
 pub fn review(body: &[u8], gates: impl FnOnce(&str) -> Vec<Arc<Gate>>) -> Option<(Value, PodAnswered)> {
     let mut request = Request::read(body)?;

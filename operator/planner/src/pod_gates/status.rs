@@ -43,8 +43,8 @@ impl ForbiddenWrites {
     }
 }
 
-/// The status of a gate. `views`: how it sees each pod that it selects, by name; `admission`: how pods get the readiness gate,
-/// where it asks for that; `forbidden`: writes to its pods that are not allowed.
+/// The status of a gate. `views`: how it sees each pod that it selects, by name. `admission`: how pods get the readiness gate,
+/// where it asks for that. `forbidden`: writes to its pods that are not allowed.
 pub fn status<'a>(
     world: &World,
     gate: &Gate,

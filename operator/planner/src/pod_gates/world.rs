@@ -330,7 +330,7 @@ impl World {
         self.alive().filter_map(Gate::ingress_daemon_set).collect()
     }
 
-    /// What is to be asked by HTTP: for pods that list the condition.
+    /// Requests by HTTP: for pods that list the condition.
     pub fn wanted_answers(&self) -> BTreeSet<Target> {
         let asking = self.alive().filter_map(|gate| Some((gate, gate.spec.source.http.as_ref()?)));
         let mut wanted = BTreeSet::new();

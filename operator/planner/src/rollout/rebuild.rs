@@ -17,7 +17,7 @@ use crds::{
 /// Objects that one pass fences: a patch takes about 5 KiB until it is sent, and a fleet of 5,000 nodes has 10,000 objects.
 pub const FENCES: usize = 256;
 
-/// What is to be done before the ledger can be used.
+/// Actions before the ledger can be used.
 #[derive(Debug)]
 pub enum Rebuild {
     /// No rebuild is needed: the ledger is usable.

@@ -126,7 +126,7 @@ pub fn step_state(
 pub struct Halt {
     /// What the revision has done: the rest of a sentence that begins with the revision.
     pub why: String,
-    /// How many failures the spec allows, in words; nothing where that is not why.
+    /// How many failures the spec allows, in words; `None` where the cause is another one.
     pub limit: Option<String>,
     /// Pods of the revision failed, and not only a detacher, which says nothing of the revision.
     pub condemns: bool,

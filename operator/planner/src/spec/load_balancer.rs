@@ -1,4 +1,4 @@
-//! How long a load balancer takes to look away from a node, and back.
+//! How long a load balancer takes to stop sending to a node, and to begin again.
 
 use crate::spec::{DEFAULT_GRACE, SpecProblem, milliseconds};
 use crds::{
@@ -76,7 +76,7 @@ impl Timing {
         seconds(self.interval.saturating_mul(self.healthy_threshold.into()).saturating_add(self.propagation))
     }
 
-    /// Says so when all grace periods together are over before the load balancer has looked away. They run side by side, so the
+    /// Says so when all grace periods together are over before the load balancer stops sending. They run side by side, so the
     /// longest counts; one that is not given is as long as the load balancer needs.
     pub fn outlasts_grace(self, rolling: &RollingUpdate) -> Option<SpecProblem> {
         let default = self.detach_time();
@@ -106,7 +106,7 @@ impl Timing {
     }
 }
 
-/// Without a preset nothing is known that could take the place of these.
+/// Without a preset these have no default.
 fn is_complete(balancer: &LoadBalancer) -> Result<(), SpecProblem> {
     let needed = [
         ("interval", balancer.interval.is_some()),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_period_that_ends_before_the_load_balancer_looks_away_is_named_with_figures_and_remedy() {
+    fn a_grace_period_that_ends_before_the_load_balancer_notices_is_named_with_a_remedy() {
         let haproxy = || json!({"preset": "HAProxy"});
         let short = warning(haproxy(), json!({"annotateDeploymentToDetach": {"gracePeriodSeconds": 7}}));
         assert_eq!(

@@ -37,8 +37,8 @@ use std::sync::Arc;
 /// Grace of a mark in seconds when neither it nor the load balancer's timing is given: the original's default for the
 /// detacher's timestamp, used for all.
 pub const DEFAULT_GRACE: i64 = 10;
-/// Seconds after an attachment when the load balancer's timing is not given: it takes about as long to look at a node again
-/// as it takes to look away, and a slot that is free before would let two nodes be out at once.
+/// Seconds after an attachment when the load balancer's timing is not given. It takes about as long to look at a node again
+/// as it takes to stop sending, and a slot that is free before would let two nodes be out at once.
 const DEFAULT_SOAK: i64 = DEFAULT_GRACE;
 /// Seconds for a detacher to answer.
 const DEFAULT_DETACH_TIMEOUT: u32 = 600;

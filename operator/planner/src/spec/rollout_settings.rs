@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 const NODE_DEADLINE: u32 = 600;
 /// Seconds for any node to be finished.
 const PROGRESS_DEADLINE: u32 = 3600;
-/// Seconds for which a new revision must serve: three starts of a container that ends at once, by the back-off of its kubelet (10 s, 20 s),
-/// and the time after which the Node of a machine that died is no longer Ready (40 to 50 s).
+/// Seconds for which a new revision must serve. In them fit three starts of a container that ends at once, by the back-off of its kubelet
+/// (10 s, 20 s). The time after which the Node of a machine that died is no longer Ready (40 to 50 s) fits, too.
 const PROVEN_AFTER: u32 = 60;
 /// Falls of a pod that fail a revision on its node.
 const MAX_FLAPS: u32 = 3;

@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn a_policy_sees_its_taint_by_key_and_effect_and_no_other(
+    fn a_policy_sees_its_taint_only_by_key_and_effect(
         key in texts(&KEYS),
         effect in select(&EFFECTS[..]),
         taints in collection::vec((texts(&KEYS), texts(&VALUES), select(&EFFECTS[..])), 0..4),

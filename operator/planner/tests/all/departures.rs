@@ -78,7 +78,7 @@ fn a_node_that_is_taken_away_is_detached_first_though_the_spec_is_not_valid() {
 }
 
 #[test]
-fn a_node_that_goes_without_a_word_is_forgotten_though_the_spec_is_not_valid() {
+fn a_node_that_goes_silently_is_forgotten_though_the_spec_is_not_valid() {
     let (mut world, mut operator) = invalid(Marks::Token);
     world.audit.disturbed.insert("n1".to_owned());
     world.change(|cluster| {

@@ -27,7 +27,7 @@ const BACK: usize = 45;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slot {
     Calm,
-    /// Containers of the revision end, and begin anew.
+    /// Containers of the revision end, and start again.
     Restarts,
     /// Its pods are not ready for so long that each has fallen.
     Unready,
@@ -166,7 +166,7 @@ impl Fleet {
         self.world.tick();
     }
 
-    /// P20, P21 and P22 by what is there, besides what [`promises`] says of plans.
+    /// P20, P21 and P22 by the objects of the world, besides what [`promises`] says of plans.
     fn membership(&mut self) {
         let cluster = &self.world.cluster;
         let mut wrong = Vec::new();

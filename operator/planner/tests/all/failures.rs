@@ -278,7 +278,7 @@ fn no_clock_runs_while_the_spec_is_not_valid() {
 }
 
 #[test]
-fn a_node_that_was_never_used_and_is_taken_away_takes_no_place_and_blocks_nothing() {
+fn a_node_that_was_never_used_and_is_removed_takes_no_slot_and_blocks_nothing() {
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 1);
     world.change(|cluster| {
         cluster.join("n4");
@@ -347,7 +347,7 @@ fn broken(world: &mut World, node: &str) {
 }
 
 #[test]
-fn a_node_that_was_out_before_its_update_keeps_its_place_and_condemns_no_revision() {
+fn a_node_that_was_out_before_its_update_keeps_its_slot_and_condemns_no_revision() {
     for budget in [1, 2] {
         let rollout = json!({"provenAfterSeconds": 30, "nodeDeadlineSeconds": 20, "autoRollback": true});
         let (mut world, mut operator) = at_rest(&rollout, 4, budget);

@@ -31,7 +31,7 @@ pub struct Fleet {
     pub nodes: usize,
     /// On each of them.
     pub pods: i32,
-    /// Seconds for which a node that is attached again keeps its place: what a load balancer needs to find that it is there.
+    /// Seconds for which a node that is attached again keeps its slot: what a load balancer needs to notice it.
     pub soak: u32,
 }
 

@@ -335,7 +335,7 @@ fn a_node_that_is_dead_is_not_looked_at_every_second() {
     looks_less_than(60, &mut world, &mut operator, 200);
 }
 
-/// All nodes run it; a pod of one falls three times, so that it has failed there; that node goes, and nobody comes in its place.
+/// All nodes run it. A pod of one falls three times, so that it has failed there. That node goes, and is not replaced.
 #[test]
 fn a_revision_that_failed_on_a_node_that_left_is_not_that_of_all_nodes() {
     let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 4);

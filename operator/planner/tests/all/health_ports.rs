@@ -151,7 +151,7 @@ fn a_node_that_is_taken_away_gives_its_place_to_its_drain_though_its_port_is_sil
     assert!(world.cluster.pods.iter().all(|pod| pod.node != node));
 }
 
-/// The moment at which a health port is asked whether pods may change, with more time since the last look than is waited.
+/// The second in which a health port is asked whether pods may change, with more time since the last look than is waited.
 fn asking(more_ports: &[i64]) -> Snapshot {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);

@@ -226,7 +226,7 @@ fn a_pod_that_dies_at_any_moment_of_an_update_in_place_comes_back_with_the_new_i
 }
 
 #[test]
-fn a_condition_that_pods_list_for_a_gate_that_is_gone_becomes_true_and_no_other_does() {
+fn only_the_condition_of_a_gate_that_is_gone_becomes_true() {
     let (world, mut operator) = settled(Wish::new(Marks::Token, 1), 1);
     operator.catch_up(&world);
     let mut snapshot = operator.snapshot(&world).unwrap();

@@ -248,7 +248,7 @@ fn a_node_whose_pods_change_in_place_is_no_witness_for_the_revision_that_it_gets
 /// When a person cordons a Node whose machine starts anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cordoned {
-    /// Before; the cordon goes in the very second in which the new boot is seen.
+    /// Before; the cordon goes in the second in which the new boot is seen.
     Before,
     /// In the second in which the new boot is seen: nobody can tell which came first.
     Meanwhile,

@@ -1,4 +1,4 @@
-//! A revision counts as good after it has served for a while without a break: what breaks sooner, or again and again, reaches no more
+//! A revision counts as good after it has served for a while without a break. What breaks sooner, or again and again, reaches no more
 //! nodes than the budget, fails, and is rolled back; a sound one is never held up for good.
 
 use crate::{
@@ -257,7 +257,7 @@ fn a_suspect_that_serves_makes_way_at_once_in_the_place_that_it_has() {
 }
 
 #[test]
-fn a_suspect_keeps_its_place_whatever_is_wanted_now() {
+fn a_suspect_keeps_its_slot_whatever_is_wanted_now() {
     let (mut world, mut operator, suspect) = with_a_suspect_that_serves();
     world.change(|cluster| {
         cluster.edit_node(&suspect, |node| node["metadata"]["annotations"][names::SKIP_ANNOTATION] = "default/edge".into());
@@ -335,7 +335,7 @@ fn what_restarts_while_no_operator_watches_is_not_proved() {
 }
 
 #[test]
-fn a_step_of_many_nodes_soaks_though_some_pod_always_restarts_and_one_of_few_begins_anew() {
+fn a_step_of_many_nodes_soaks_though_some_pod_always_restarts_and_one_of_few_starts_again() {
     for (nodes, step, soaks) in [(110, 104, true), (6, 3, false)] {
         let budget = i32::try_from(nodes / 2).unwrap();
         let steps = json!({"provenAfterSeconds": 20, "maxFlaps": 0, "steps": [{"nodes": step, "soak": "60s"}]});
@@ -478,7 +478,7 @@ fn a_machine_that_is_down_keeps_no_revision_from_being_that_of_all_nodes() {
 
 /// A watch of Deployments that lags, after a start of the operator: what the ledger says was reached counts, whatever is seen there.
 #[test]
-fn a_node_that_was_reached_keeps_its_place_though_its_deployment_is_seen_as_it_was_before() {
+fn a_node_that_was_reached_keeps_its_slot_though_its_deployment_is_seen_late() {
     let (mut world, mut operator) = proving(&json!({}), 5, 1);
     edit(&mut world, |wish| wish.image = 2);
     let seen_by_another = |world: &World| {

@@ -77,9 +77,9 @@ fn comes_to_rest(world: &mut World, operator: &mut Operator) -> Result<(), TestC
     Ok(())
 }
 
-/// Pods that are made at most on a node in the two minutes after an operator came to it whose kubelet refuses them all: two a second until
-/// it has seen three refusals and the Deployment controller its answer, and the same when it tries again after a minute, or another
-/// template.
+/// Pods that are made at most on a node in the two minutes after an operator came to it whose kubelet refuses them all. These are two a
+/// second until it has seen three refusals and the Deployment controller its answer, and the same when it tries again after a minute, or
+/// another template.
 const MOST_MADE: usize = 20;
 
 /// P11: pods are not made without end.
@@ -157,8 +157,8 @@ const AT_MOST: usize = 1800;
 /// The same where machines die: those that die at the same moment look like an outage, and only that they do so again and again tells.
 const AT_MOST_OF_MACHINES: usize = 3 * AT_MOST;
 
-/// P16, P17, P20 and P22, by what the world itself knows: a revision that breaks again and again reaches no more nodes than the budget
-/// before it was seen to serve for as long as it must, is not that of all nodes, fails, and is rolled back at once.
+/// P16, P17, P20 and P22, by what the world itself knows. A revision that breaks again and again reaches no more nodes than the budget
+/// before it was seen to serve for as long as it must. It is not that of all nodes, fails, and is rolled back at once.
 fn survive_breaks(marks: usize, budget: i32, pods: usize, proven: i64, breaks: Breaks, events: &[Event]) -> Result<World, TestCaseError> {
     let mut run = Run::new(at_rest(ALL_MARKS[marks], budget, Zones::Ignored, POD_UPDATES[pods]));
     let rollout = json!({"provenAfterSeconds": proven, "autoRollback": true, "nodeDeadlineSeconds": 90});

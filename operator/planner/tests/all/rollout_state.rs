@@ -380,7 +380,7 @@ fn a_revision_at_which_a_partition_keeps_a_node_stays_recorded_beyond_the_limit(
 }
 
 #[test]
-fn on_delete_updates_a_node_whose_pod_somebody_deleted_and_no_other() {
+fn on_delete_updates_only_a_node_whose_pod_somebody_deleted() {
     let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();

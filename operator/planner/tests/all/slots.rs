@@ -100,7 +100,7 @@ fn a_node_of_a_zone_whose_budget_is_used_up_says_so() {
 }
 
 #[test]
-fn a_node_that_got_another_label_takes_a_place_in_both_zones() {
+fn a_node_that_got_another_label_takes_a_slot_in_both_zones() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, 4) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world.fair_second(&mut operator);
@@ -157,7 +157,7 @@ fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
 }
 
 #[test]
-fn a_node_that_is_lost_in_its_update_keeps_its_place_and_is_named_as_what_the_rollout_waits_for() {
+fn a_node_that_is_lost_in_its_update_keeps_its_slot_and_the_rollout_names_it() {
     for ignored in [false, true] {
         let (mut world, mut operator) = settled(Wish { ignores_not_ready: ignored, ..Wish::new(Marks::Token, 1) }, 3);
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
@@ -260,7 +260,7 @@ fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
 }
 
 #[test]
-fn a_drain_takes_its_place_before_anything_is_begun_in_the_same_pass() {
+fn a_drain_takes_its_slot_before_anything_is_begun_in_the_same_pass() {
     for drained in ["n0", "n1", "n2", "n3"] {
         let (mut world, mut operator) = settled(Wish { minimum: 2, ..Wish::new(Marks::Token, 2) }, 4);
         let taint = serde_json::json!([{"key": crds::names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);

@@ -147,7 +147,7 @@ fn show(line: &str) {
 }
 
 #[test]
-fn every_promise_holds_in_every_state_and_each_comes_to_rest() {
+fn every_promise_holds_in_every_state_and_each_world_ends() {
     let only = std::env::var("MODEL_ONLY").ok();
     let setups: Vec<_> = setups().into_iter().filter(|setup| only.as_ref().is_none_or(|only| setup.name.contains(only.as_str()))).collect();
     let outcomes = in_parallel(setups.len(), |index| {

@@ -47,7 +47,7 @@ pub struct Eyes<'a, const N: usize> {
     pub sites: [&'a Site; N],
 }
 
-/// What is to be done about one node.
+/// Moves for one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// A step of the grant.

@@ -347,7 +347,7 @@ fn fair_round<const N: usize>(rules: &Rules, mut state: State<N, 1>) -> State<N,
     State { memory: state.memory, ..state.calm() }
 }
 
-/// Every chosen node runs what is wanted and serves; nothing of ours is on the others; nobody has a grant.
+/// Every chosen node runs what is wanted and serves. Nothing of ours is on the others. No node has a grant.
 fn is_at_rest<const N: usize>(state: &State<N, 1>) -> bool {
     let wanted = state.truth;
     let at_rest = |site: &Site| {

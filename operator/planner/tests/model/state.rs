@@ -1,6 +1,6 @@
 //! The cluster and what operators believe of it, in as few bits as the protocol leaves.
 //!
-//! An id is a number that grows; an object is its fields that some guard reads; time is an age that `Tick` raises. Pods
+//! An id is a number that grows. An object is its fields that some guard reads. Time is an age that `Tick` raises. Pods
 //! of one node are of one revision, and ready or not.
 
 use crds::{holders::EntryPhase, ledger::GrantReason, token::Phase};

@@ -21,7 +21,7 @@ pub(super) fn invalid(world: &World, observer: &Observer) -> BTreeSet<Key> {
     world.wanted_replicas().into_iter().filter(is_invalid).collect()
 }
 
-/// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that is not there, cannot be decoded, or is held
+/// What the templates of `IngressDaemonSets` tolerate that gates name; nothing of one that does not exist, cannot be decoded, or is held
 /// without its template.
 pub(super) fn tolerations(world: &World, observer: &Observer) -> BTreeMap<Key, Vec<Toleration>> {
     let of = |(namespace, name): &Key| {

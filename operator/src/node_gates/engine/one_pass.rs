@@ -1,4 +1,4 @@
-//! The loop of one pass: what is listed now is decided on until nothing is left to be written.
+//! The loop of one pass: decides on what is listed now until no write is due.
 
 use super::{Engine, EngineOptions, NodeFailure, Work};
 use crds::NodeReadinessGate;
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Changes nodes until nothing is left to be changed.
+    /// Changes nodes until no change is due.
     pub async fn run_once(mut self) -> NodesSeen {
         let gates = self.state.world().gates.clone();
         // One pass cannot watch a node that was there before a gate for `retaint.failingFor`: it takes what it sees for what has been.

@@ -149,7 +149,7 @@ impl Engine {
         }
     }
 
-    /// The gates, and what is to be said of each besides how it sees nodes.
+    /// The gates, and the state of each besides how it sees nodes.
     fn circumstances(&self) -> Vec<(Arc<Gate>, Circumstances)> {
         let world = self.state.world();
         let of = |gate: &Arc<Gate>| Circumstances {

@@ -245,7 +245,7 @@ async fn events_are_sent() {
     }
 }
 
-/// Says of gates what is to be said, until it is written or refused.
+/// Writes the statuses of gates, until each is written or refused.
 async fn report(engine: &mut Engine) {
     let mut writing = Writing::new();
     engine.report(&writing);
@@ -299,7 +299,7 @@ fn the_guide_says_how_many_nodes_are_written_to_at_once() {
 }
 
 #[tokio::test]
-async fn a_patch_that_comes_too_late_is_counted_and_answered_with_what_is_there_now() {
+async fn a_patch_that_comes_too_late_is_counted_and_answered_with_the_newest_object() {
     let server = Arc::new(Mutex::new(Server::default()));
     server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
     let (client, metrics) = (serve(&server), GateMetrics::registered(&mut Registry::default()));

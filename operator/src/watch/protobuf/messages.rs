@@ -2,7 +2,7 @@
 //! k8s.io/api and k8s.io/apimachinery. Numbers are never given to other fields there.
 //!
 //! What is no pointer in Go is always written, also when it is empty; in JSON it is left out then, and so it is here. Texts that somebody
-//! is free to write are taken as bytes: nobody has checked that they are UTF-8 (a container's last words need not be).
+//! is free to write are taken as bytes: nobody has checked that they are UTF-8 (a termination message need not be).
 
 use k8s_openapi::{
     api::core::v1,
@@ -116,8 +116,8 @@ impl OnlyMeta {
     }
 }
 
-/// Messages with the fields of others, which they become: texts that are left out when they are empty; those that are not; times; other
-/// messages, one and many; and what is given with its conversion.
+/// Messages with the fields of others, which they become: texts that are left out when they are empty, texts that are not, times, other
+/// messages (one and many), and what is given with its conversion.
 macro_rules! messages {
     ($($message:ident of $whole:path {
         $(optional: $($optional:ident = $optional_tag:literal),+;)?

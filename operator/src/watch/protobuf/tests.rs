@@ -91,7 +91,7 @@ async fn a_refusal_that_cannot_be_read_keeps_its_code_and_json_is_asked_for_from
     assert!(!asked.lock().unwrap()[1].contains("protobuf"));
 }
 
-/// A pod whose container ended with these last words.
+/// A pod whose container ended with this termination message.
 fn last_words(words: &[u8]) -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat();
     // status.containerStatuses[0].state.terminated.message
@@ -99,7 +99,7 @@ fn last_words(words: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn last_words_that_are_no_text_are_read_as_they_are_in_json() {
+async fn a_termination_message_that_is_no_text_is_read_as_in_json() {
     let pod = Unknown {
         type_meta: Some(TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() }),
         raw: last_words(b"port \xff is taken").into(),

@@ -150,7 +150,7 @@ pub struct ExitNote {
     pub code: i32,
     /// Why the program could not even be started.
     pub start_error: Option<String>,
-    /// Whether the agent wrote this because the shim had ended without a word.
+    /// Whether the agent wrote this because the shim had ended silently.
     #[serde(default)]
     pub unseen: bool,
     /// When it was started.
@@ -175,7 +175,7 @@ impl ExitNote {
     }
 }
 
-/// The restart count of the last run that was really begun in `directory`: an agent may have died between its order
+/// The restart count of the last run that was begun in `directory`: an agent may have died between its order
 /// and the start of the shim.
 pub fn last_begun(directory: &Path) -> Option<i32> {
     let ordered = ShimOrder::read(directory)?.restart_count;

@@ -12,7 +12,7 @@ const MARGIN: i64 = 60;
 /// The kubelet must have seen the pod as it is now, and the run must be another than the one before the change. A new run alone
 /// proves nothing, even of a pod that the kubelet has seen: the one before may have crashed just before, and its successor has the
 /// former image and is about to be ended. So something must tell the run from such a one: another image ID, or a name that was not
-/// shown before. Two tags of one image have neither (containerd shows the first name that it knows); then it is a run that began
+/// shown before. Two tags of one image have neither (containerd shows the first name that it knows). Then it is a run that began
 /// after the change, or, because clocks differ, one that lives on when the kubelet would long have ended it.
 pub fn is_complete(pod: &InPlacePod, now: UnixSeconds) -> bool {
     // Kubelets before 1.34 do not say what they have seen; then a time of theirs proves nothing, either.

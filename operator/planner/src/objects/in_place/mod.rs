@@ -234,7 +234,7 @@ fn pod_view(pod: &PodFacts, gated: &InPlacePod, target: Option<&Value>, before: 
     }
 }
 
-/// Pods that have to be deleted, or nothing would ever replace them: made of a former template of the very `ReplicaSet` that the
+/// Pods that have to be deleted, or nothing would ever replace them. They have a former template of the `ReplicaSet` that the
 /// Deployment calls its own now, because they came about at the wrong moment of an update in place that was given up.
 pub fn stragglers<'a>(managed: &ManagedNode<'a>) -> Vec<&'a PodFacts> {
     let Some(deployment) = managed.deployment else { return Vec::new() };

@@ -106,7 +106,7 @@ fn a_taint_that_was_there_before_stays_and_is_named() {
 }
 
 #[test]
-fn records_of_a_gate_that_is_not_there_any_more_go_with_their_taints() {
+fn records_of_a_gate_that_no_longer_exists_go_with_their_taints() {
     let (held, _) = after(&world(startup(), &[]), &node("n1"));
     let (after, _) = after(&World::default(), &held);
     assert!(taints(&after).is_empty() && texts(&after["metadata"]["annotations"]).is_empty(), "{after}");

@@ -234,7 +234,7 @@ fn a_change_of_the_spec_gates_released_nodes_again_only_where_that_is_asked_for(
 }
 
 #[test]
-fn a_taint_that_somebody_takes_away_comes_back_but_not_without_a_pause() {
+fn a_taint_that_somebody_removes_comes_back_after_a_pause() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.settle();
     life.node.taints.clear();

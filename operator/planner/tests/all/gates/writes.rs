@@ -157,7 +157,7 @@ fn a_node_that_is_being_deleted_is_left_alone() {
 }
 
 #[test]
-fn what_a_patch_came_too_late_for_is_decided_anew_from_what_is_there() {
+fn what_a_patch_came_too_late_for_is_decided_again_from_the_newest_object() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.node.taints = vec![taint("theirs", "NoSchedule")];
     life.settle();

@@ -31,8 +31,8 @@ pub fn breaks(good: std::ops::Range<i64>) -> impl Strategy<Value = Breaks> {
     prop_oneof![4 => flaps(good).prop_map(Breaks::Pods), 1 => machine]
 }
 
-/// What befalls a fleet that gets such a revision: one operator, which is away, starts anew and loses writes, but never sees the past;
-/// clocks that are set; nodes that join, and one that is replaced; noise.
+/// What befalls a fleet that gets such a revision. Its one operator is away, starts anew and loses writes, but never sees the past. Clocks
+/// are set, nodes join, one is replaced, and there is noise.
 pub fn breaking() -> impl Strategy<Value = Vec<Event>> {
     let who = false;
     let at_work = prop_oneof![

@@ -63,7 +63,7 @@ fn selectors(snapshot: &Snapshot, plan: &Plan) -> [BTreeMap<String, String>; 2] 
     [snapshot.resource.spec.node_selector.clone(), of_template.collect()]
 }
 
-/// Takes no place.
+/// Takes no slot.
 fn is_free(grant: &Grant) -> bool {
     grant.kind == GrantReason::Drain || grant.kind == GrantReason::Remove && grant.marks == Marks::default()
 }
@@ -86,7 +86,7 @@ impl Seen<'_> {
         self.plan.status.conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "False")
     }
 
-    /// Nodes of which the plan begins to take a place; none while a ledger is rebuilt, which finds them begun.
+    /// Nodes for which the plan takes a slot; none while a ledger is rebuilt, which finds them begun.
     fn begun(&self) -> Vec<&String> {
         let before = self.snapshot.resource.ledger().filter(|ledger| ledger.rebuilding.is_none());
         let Some((before, after)) = before.zip(self.plan.status.rollout.as_ref()) else { return Vec::new() };
@@ -232,7 +232,7 @@ impl Seen<'_> {
         Some(format!("P10: the place of {node} is free though nobody knows what its load balancer is told"))
     }
 
-    /// P20: a node that joins gets no revision that is not released or not proved, where there is another.
+    /// P20: a node that joins gets a revision that is released and proved, where there is one.
     fn joins_with_what_is_not_released(&self) -> Option<String> {
         let resource = &self.snapshot.resource;
         let (before, after) = (resource.status.as_ref()?, &self.plan.status);

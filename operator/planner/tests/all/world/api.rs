@@ -26,7 +26,7 @@ fn test(object: &Value, operation: &Value) -> Result<(), String> {
 }
 
 /// Stores `after` over `before` as a write to a Deployment does: spec and annotations raise the generation, labels do
-/// not, and a write that changes nothing does not even give a new version.
+/// not, and a write without a change keeps the version.
 pub fn store_deployment(before: &Value, mut after: Value, version: &mut u64) -> Value {
     add_defaults(&mut after);
     if after["spec"] != before["spec"] || after["metadata"]["annotations"] != before["metadata"]["annotations"] {

@@ -315,7 +315,7 @@ impl Cluster {
         }
     }
 
-    /// Somebody sets the clock; what is to come comes as soon as before.
+    /// Somebody sets the clock; scheduled events come as soon as before.
     pub fn set_clock(&mut self, by: i64) {
         self.now += by;
         for pod in &mut self.pods {

@@ -19,7 +19,7 @@ fn keys(server: &Mutex<Server>) -> Vec<String> {
     taints.as_array().unwrap().iter().map(|taint| taint["key"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Taints that others have written and the watch has not shown yet, before the taint comes and before it goes; what is there then.
+/// Taints that others have written and the watch has not shown yet, before the taint comes and before it goes; the taints then.
 #[tokio::test]
 async fn a_patch_whose_places_have_shifted_is_refused_whole_and_made_again_from_what_was_read_live() {
     for (seen, meanwhile, released) in [
