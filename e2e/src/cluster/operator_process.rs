@@ -4,7 +4,7 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -26,8 +26,8 @@ use crate::{
 /// still for as long as a lease lasts, and no kubelet starts again what ends because it could not renew it.
 pub const SOLE: &str = "--lease-duration-seconds=120";
 
-/// Code of an operator that ends because something keeps it from its work, and wants to be started again. A panic has another one.
-const GAVE_UP: i32 = 1;
+/// The last line of an operator that ends because it cannot renew its lease, and wants to be started again, has this.
+const LOST_ITS_LEASE: &str = "error: the lease went to another replica or could not be renewed";
 
 /// Until an operator has ended that was asked to: it takes two seconds at most on a machine that is idle.
 const STOPS: Duration = Duration::from_mins(1);
@@ -169,11 +169,20 @@ impl OperatorProcess {
         Ok(())
     }
 
-    /// Starts it again if it has ended by itself, as its kubelet would: it does so, with [`GAVE_UP`], when it cannot renew the lease, which
-    /// happens on a machine that is slow. Any other end is a failure.
+    /// Starts it again if it has ended by itself, as its kubelet would, because it could not renew the lease: that happens on a machine
+    /// that is slow. Any other end is a failure.
     pub fn revive(&mut self) -> Result<()> {
+        if self.has_lost_its_lease()? { self.run() } else { Ok(()) }
+    }
+
+    /// Whether it has ended by itself because it could not renew the lease. Any other end is a failure.
+    pub fn has_lost_its_lease(&mut self) -> Result<bool> {
         let process = self.process.as_mut().context("the operator was not started")?;
-        if process.ended()?.and_then(|status| status.code()) == Some(GAVE_UP) { self.run() } else { self.check() }
+        let lost = process.ended()?.is_some() && process.tail().lines().last().is_some_and(|line| line.contains(LOST_ITS_LEASE));
+        if !lost {
+            self.check()?;
+        }
+        Ok(lost)
     }
 
     /// Its metrics.
@@ -206,15 +215,12 @@ impl OperatorProcess {
         self.process.as_ref().context("the operator was not started")?.signal(signal)
     }
 
-    /// Asks it to end (`SIGTERM`), as a kubelet does, and waits until it has: it leaves its lease to whoever wants it.
+    /// Asks it to end (`SIGTERM`), as a kubelet does, and waits until it has, without an error: it leaves its lease to whoever wants it.
     pub async fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
-        let ended = eventually(STOPS, "the operator has ended", async || match self.check() {
-            Ok(()) => bail!("it runs"),
-            Err(_) => Ok(()),
-        });
-        ended.await?;
-        self.process = None;
+        let mut process = self.process.take().context("the operator was not started")?;
+        let status = eventually(STOPS, "the operator has ended", async || process.ended()?.context("it runs")).await?;
+        ensure!(status.success(), "the operator ended with {status}; the end of its log:\n{}", process.tail());
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use crds::names;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -173,9 +173,9 @@ impl Pair {
 
     /// Waits until this one has ended by itself.
     async fn ends(&mut self, index: usize) -> Result<()> {
-        eventually(MINUTE, "the operator that lost the lease ends", async || match self.operators[index].check() {
-            Ok(()) => bail!("it runs"),
-            Err(_) => Ok(()),
+        eventually(MINUTE, "the operator that lost the lease ends", async || {
+            ensure!(self.operators[index].has_lost_its_lease()?, "it runs");
+            Ok(())
         })
         .await
     }
