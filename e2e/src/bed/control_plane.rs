@@ -332,6 +332,9 @@ impl ControlPlane {
     }
 
     fn run(&mut self, name: &str, arguments: Vec<String>) -> Result<()> {
+        if name == "kube-apiserver" {
+            rights::api_server_starts(&self.state)?;
+        }
         let mut command = Command::new(&self.binary);
         command.arg(name).current_dir(&self.state).args(&arguments).env("GOGC", COLLECTS_AT);
         self.components.push(Component { process: Process::start(name, &self.logs, command)?, arguments });
