@@ -32,9 +32,7 @@ async fn sixty_hand_overs_under_load_lose_no_check() {
         old = new;
     }
     load.asks(100).await;
-    let (asked, wrong) = load.stop().await;
-    assert!(wrong.is_empty(), "{} of {asked} checks failed, such as {:?}", wrong.len(), wrong.first());
-    assert!(asked > 1000, "{asked} checks");
+    load.all_answered().await;
 }
 
 #[tokio::test]
@@ -84,8 +82,7 @@ async fn a_process_that_is_about_to_end_still_hands_over_and_leaves_then() {
     assert_eq!(old.ended().await.0, Some(0));
     assert!(asked.elapsed() < Duration::from_secs(20), "it waited for the end of its grace period");
     load.asks(100).await;
-    let (asked, wrong) = load.stop().await;
-    assert!(wrong.is_empty(), "{} of {asked} checks failed, such as {:?}", wrong.len(), wrong.first());
+    load.all_answered().await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -16,8 +16,16 @@ use tokio::{
     time::timeout,
 };
 
+/// How long a load balancer waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Answers of each client that may come later: so often the machine may stand still.
+const LATE: u64 = 3;
+/// Checks that each client makes in a second at least: an answer takes a tenth of [`PATIENCE`] at most, on average.
+const LEAST_PER_SECOND: u64 = 10;
+
 /// Load that is running.
 pub struct Load {
+    started: Instant,
     counts: Arc<Counts>,
     stop: Arc<AtomicBool>,
     clients: JoinSet<Vec<String>>,
@@ -26,6 +34,7 @@ pub struct Load {
 #[derive(Default)]
 struct Counts {
     asked: AtomicU64,
+    late: AtomicU64,
 }
 
 impl Load {
@@ -36,7 +45,7 @@ impl Load {
         for keeps in std::iter::repeat_n(false, fresh).chain(std::iter::repeat_n(true, kept)) {
             clients.spawn(client(port, keeps, counts.clone(), stop.clone()));
         }
-        Self { counts, stop, clients }
+        Self { started: Instant::now(), counts, stop, clients }
     }
 
     /// Checks made so far.
@@ -55,11 +64,16 @@ impl Load {
         timeout(Duration::from_secs(30), reached).await.expect("the load goes on");
     }
 
-    /// Ends it: checks made, and what went wrong.
-    pub async fn stop(self) -> (u64, Vec<String>) {
+    /// Ends it. All checks were answered with 200 and in time, and there were as many as in that time must be.
+    pub async fn all_answered(self) {
+        let clients = u64::try_from(self.clients.len()).expect("few clients");
+        let least = self.started.elapsed().as_secs() * clients * LEAST_PER_SECOND;
         self.stop.store(true, Relaxed);
         let wrong = self.clients.join_all().await.concat();
-        (self.counts.asked.load(Relaxed), wrong)
+        let (asked, late) = (self.counts.asked.load(Relaxed), self.counts.late.load(Relaxed));
+        assert!(wrong.is_empty(), "{} of {asked} checks failed, such as {:?}", wrong.len(), wrong.first());
+        assert!(late <= LATE * clients, "{late} of {asked} checks took longer than {PATIENCE:?}");
+        assert!(asked >= least, "{asked} checks, not {least}");
     }
 }
 
@@ -67,6 +81,7 @@ async fn client(port: u16, keeps: bool, counts: Arc<Counts>, stop: Arc<AtomicBoo
     let mut wrong = Vec::new();
     let mut kept = None;
     while !stop.load(Relaxed) {
+        let began = Instant::now();
         match timeout(Duration::from_secs(5), check(port, keeps, &mut kept)).await {
             Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200 ") => {}
             Ok(Ok(answer)) => wrong.push(answer),
@@ -74,6 +89,7 @@ async fn client(port: u16, keeps: bool, counts: Arc<Counts>, stop: Arc<AtomicBoo
             Err(_) => wrong.push("no answer".into()),
         }
         counts.asked.fetch_add(1, Relaxed);
+        counts.late.fetch_add(u64::from(began.elapsed() > PATIENCE), Relaxed);
     }
     wrong
 }
