@@ -18,7 +18,7 @@ use crate::{
     faults::{Fault, FaultProxy, Reached, Request},
     scenario::Scenario,
     scenarios::{
-        crashes::{self, all_served, is_quiet, light_traffic, serve_on, while_crashing},
+        crashes::{self, is_quiet, light_traffic, serve_on, while_crashing},
         two_operators::{Rule, slow_view, slow_writes, watches},
     },
 };
@@ -57,7 +57,7 @@ pub const KILLED: Scenario = Scenario {
 async fn killed(bed: &mut Bed) -> Result<()> {
     let (mut proxy, mut operator) = serve_on(bed, &NODES, &[]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = light_traffic(bed, true).await?;
+    let traffic = light_traffic(bed).await?;
     let crash = |request: &Request| if request.is_step() { Fault::Crash(Reached::ApiServer) } else { Fault::None };
 
     let from = prepare(bed, LONG).await?;
@@ -75,7 +75,7 @@ async fn killed(bed: &mut Bed) -> Result<()> {
     bed.say(&format!("a bad one failed on its canary and was taken back: {back} restarts"));
 
     ensure!(forth >= 30 && back >= 12, "only {forth} and {back} writes were followed by a crash");
-    all_served(bed, traffic).await?;
+    traffic.all_served(bed).await?;
     is_quiet(bed, &proxy, NODES.len()).await
 }
 
@@ -93,7 +93,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
     let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
     watches(&second).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = light_traffic(bed, true).await?;
+    let traffic = light_traffic(bed).await?;
     let both_act = |before: (usize, usize)| {
         let steps = |proxy: &FaultProxy, before: usize| proxy.log()[before..].iter().filter(|exchange| exchange.request.is_step()).count();
         let (one, other) = (steps(&first, before.0), steps(&second, before.1));
@@ -119,7 +119,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
     went_back(&bed.recorder.history().await?, from, &good)?;
     bed.say(&format!("a bad one failed on its canary and was taken back: {}", both_act(before)?));
 
-    all_served(bed, traffic).await?;
+    traffic.all_served(bed).await?;
     operator.check()?;
     rival.check()
 }
