@@ -29,6 +29,8 @@ pub const NAME: &str = "edge";
 pub const HEALTH_PORT: u16 = 10080;
 /// Grace of each mark in seconds: `HAProxy` looks every 200 ms and needs two bad answers.
 pub const GRACE: u32 = 2;
+/// A grace that the auditor can judge: a second of it may be that of the clock that writes the mark.
+pub const JUDGED_GRACE: u32 = 3;
 
 /// Until a rollout over a bed's nodes has ended. It takes 15 to 40 s alone on two cores, three times as long beside three other beds and a
 /// compiler; one that hangs ends nothing later.

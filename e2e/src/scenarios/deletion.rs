@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::Node as ApiNode;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Node as ApiNode};
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
 
 use crate::{
-    auditor::{Expectations, Property},
+    auditor::{Expectations, Kind, Property},
     bed::{Bed, node::NodeSpec, operator},
     cluster::{
         detacher::{Detacher, Variant},
@@ -226,6 +226,7 @@ pub const NAME_TAKEN: Scenario = Scenario {
 
 async fn name_taken(bed: &mut Bed) -> Result<()> {
     bed.kubectl(&["create", "deployment", "edge-n1", "--image=busybox:1.36", "--replicas=0"]).await?;
+    let foreign = Api::<Deployment>::namespaced(bed.client.clone(), "default").get("edge-n1").await?;
     bed.install().await?;
     bed.apply(&[workload::config_map("default"), product::resource("1", &rolling_update(1, deployment_mark()))]).await?;
     bed.haproxy.serves(MINUTE, &["n2", "n3", "n4"]).await?;
@@ -233,10 +234,18 @@ async fn name_taken(bed: &mut Bed) -> Result<()> {
         has_condition(status, "NameConflict", "True", "NameConflict")
     })
     .await?;
-    let owner = bed
-        .kubectl(&["get", "deployment", "edge-n1", "-o", "jsonpath={.metadata.ownerReferences}{.spec.template.spec.containers[0].image}"])
-        .await?;
-    ensure!(owner == "busybox:1.36", "the foreign Deployment became {owner}");
+    let stays = throughout(Duration::from_secs(5), "the name is taken", async || {
+        let status = product::api(bed).get(product::NAME).await?.status.unwrap_or_default();
+        ensure!(has_condition(&status, "NameConflict", "True", "NameConflict"), "{status:?}");
+        Ok(())
+    });
+    stays.await?;
     bed.kubectl(&["delete", "deployment", "edge-n1"]).await?;
-    product::is_complete(bed, 4, product::ROLLED_OUT).await
+    product::is_complete(bed, 4, product::ROLLED_OUT).await?;
+    product::stayed(bed, 0, Kind::Deployment, "the foreign Deployment", |seen: &Deployment| {
+        let is_foreign = seen.uid() == foreign.uid();
+        ensure!(!is_foreign || seen.owner_references().is_empty() && seen.spec == foreign.spec, "it became {seen:?}");
+        Ok(())
+    })
+    .await
 }

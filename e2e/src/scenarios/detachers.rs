@@ -118,7 +118,7 @@ impl Row {
     fn resource(&self) -> Value {
         let mark = json!({
             "annotateNodeToDetach": { "key": DETACHED_KEY, "value": "true", "gracePeriodSeconds": 0 },
-            "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": 1 },
+            "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": product::JUDGED_GRACE },
             "detachTimeoutSeconds": TIMEOUT,
             "onDetachTimeout": self.policy,
         });

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    time::timeout,
 };
 
 use crate::{
@@ -82,9 +83,11 @@ async fn reaction_times(bed: &Bed) -> Result<()> {
         };
         write("Claimed").await?;
         let written = Instant::now();
-        while ask(bed, "n1").await?.0 != 503 {
-            ensure!(written.elapsed() < AT_ONCE, "no 503 within {AT_ONCE:?}");
-        }
+        let refuses = async {
+            while ask(bed, "n1").await?.0 != 503 {}
+            anyhow::Ok(())
+        };
+        timeout(AT_ONCE, refuses).await.with_context(|| format!("no 503 within {AT_ONCE:?}"))??;
         times.push(written.elapsed());
         write("Closed").await?;
         eventually(Duration::from_secs(5), "n1 answers 200 again", async || {

@@ -73,7 +73,7 @@ fn resource(name: &str, port: u16, value: &str) -> Value {
 fn mark(value: &str) -> Value {
     json!({
         "annotateNodeToDetach": { "key": DETACHED_KEY, "value": value, "gracePeriodSeconds": 0 },
-        "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": 1 },
+        "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": product::JUDGED_GRACE },
     })
 }
 
