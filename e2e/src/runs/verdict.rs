@@ -120,15 +120,16 @@ pub(super) fn read_verdict(line: &str, part: &str) -> Option<Verdict> {
 /// Prints a verdict as soon as it is there; of a failure all that one needs next.
 pub(super) fn say(verdict: &Verdict, log: &str) {
     // Nobody may be reading any more.
-    let _ = std::io::stdout().write_all(told(verdict, log).as_bytes());
+    let _ = std::io::stdout().write_all(told(verdict, log, Path::is_dir).as_bytes());
 }
 
-fn told(verdict: &Verdict, log: &str) -> String {
+fn told(verdict: &Verdict, log: &str, exists: impl Fn(&Path) -> bool) -> String {
     let Verdict { name, part, seconds, failure, environment } = verdict;
     let Some(why) = failure else { return format!("passed  {seconds:6.1} s  {part}: {name}\n") };
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("bed"));
     let dump = dump::directory_of(if environment.is_empty() { name } else { log });
-    let (program, dump, log) = (shown(&program), shown(&dump), shown(&log_of(log)));
+    let dump = if exists(&dump) { shown(&dump) } else { "none, because no cluster started".to_owned() };
+    let (program, log) = (shown(&program), shown(&log_of(log)));
     let alone = if name == DEMO { DEMO.to_owned() } else { format!("scenario {name}") };
     // A failure is repeated with what it drew.
     let seed = chance::in_message(why).map(|seed| format!("{seed} ")).unwrap_or_default();
@@ -213,13 +214,16 @@ mod tests {
     #[test]
     fn a_failure_is_repeated_in_the_environment_that_it_had_and_its_dump_is_its_own() {
         let mut verdict = read_verdict("FAILED after 4.0 s: a_name: why", "1.34.4").unwrap();
-        let alone = told(&verdict, "log");
+        let alone = told(&verdict, "log", |_| true);
         assert!(alone.contains("bed/dumps/a_name\n") && !alone.contains('='), "{alone}");
+        let undumped = told(&verdict, "log", |_| false);
+        assert!(undumped.contains("  dump    none, because no cluster started\n"), "{undumped}");
         verdict.environment = vec![("ONE".to_owned(), "1".to_owned()), ("FLAGS".to_owned(), "--a=b --c".to_owned())];
-        let with = told(&verdict, "1.34.4-a_name");
+        let with = told(&verdict, "1.34.4-a_name", |_| true);
         assert!(with.contains("  alone   ONE=1 FLAGS='--a=b --c' "), "{with}");
         let drawn = read_verdict("FAILED after 4.0 s: a_name: why (drawn by BED_SEED=7)", "api").unwrap();
-        assert!(told(&drawn, "log").contains("  alone   BED_SEED=7 "), "{}", told(&drawn, "log"));
+        let drawn = told(&drawn, "log", |_| true);
+        assert!(drawn.contains("  alone   BED_SEED=7 "), "{drawn}");
         assert!(with.contains(" scenario a_name\n") && with.contains("bed/dumps/1.34.4-a_name\n"), "{with}");
     }
 }

@@ -48,13 +48,21 @@ pub async fn tell(bed: &Bed, scenario: &str) {
     }
 }
 
+/// Removes the dump of an earlier run, so that a failure never shows an old one.
+pub fn forget(scenario: &str) -> Result<()> {
+    let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
+    match fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing the dump of an earlier run, {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes everything to `target/bed/dumps/<scenario>`, or below the name in [`NAME`], and returns that path. What cannot be read is left
 /// out.
 async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
     let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
-    if directory.exists() {
-        fs::remove_dir_all(&directory).with_context(|| format!("removing the dump of an earlier run, {}", directory.display()))?;
-    }
     fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
     for kind in KINDS {
         let text = bed.kubectl(&["get", kind, "--all-namespaces", "-o", "yaml", "--request-timeout=10s"]).await;

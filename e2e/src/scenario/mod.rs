@@ -67,6 +67,7 @@ pub async fn run(scenario: &Scenario) -> Result<()> {
 async fn run_as(scenario: &Scenario, sharing: Sharing) -> Result<()> {
     let started = Instant::now();
     let outcome = async {
+        dump::forget(scenario.name)?;
         let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
         run_in(&mut bed, scenario, sharing).await
     };
@@ -85,20 +86,31 @@ pub async fn run_group(group: &Group, first: usize) -> Result<()> {
         let started = Instant::now();
         println!("-- {}", scenario.name);
         let outcome = async {
+            dump::forget(scenario.name)?;
             let options = (scenario.options)();
-            if shared.is_none() {
+            let bed = if let Some(bed) = &mut shared {
+                bed
+            } else {
                 let empty = Options { timing: options.timing.clone(), ..Options::default() }.with_infra();
-                let mut bed = Bed::start(empty).await.context("starting the bed")?;
-                bed.share().await.context("installing the product for the group")?;
-                shared = Some(bed);
-            }
-            let bed = shared.as_mut().context("no bed")?;
-            bed.begin(options).await.context("making nodes and load balancer")?;
+                let bed = shared.insert(Bed::start(empty).await.context("starting the bed")?);
+                begun(bed.share().await.context("installing the product for the group"), bed, scenario).await?;
+                bed
+            };
+            let began = bed.begin(options).await.context("making nodes and load balancer");
+            begun(began, bed, scenario).await?;
             run_in(bed, scenario, Sharing::Group).await
         };
         tell(scenario.name, started, outcome.await)?;
     }
     Ok(())
+}
+
+/// Leaves a dump if a scenario could not begin.
+async fn begun(outcome: Result<()>, bed: &Bed, scenario: &Scenario) -> Result<()> {
+    if outcome.is_err() {
+        dump::tell(bed, scenario.name).await;
+    }
+    outcome
 }
 
 /// Prints the verdict, on a line that begins with [`PASSED`] or [`FAILED`].
