@@ -32,7 +32,7 @@ fn grace(seconds: u64) -> Value {
 }
 
 #[test]
-fn the_grace_is_the_one_of_the_spec_or_the_default_of_the_product() {
+fn the_grace_comes_from_the_spec_or_the_default() {
     let found =
         |spec: Value, second| updated_at(Story::two_nodes_of(saying(spec, json!({}), [1, 1])), second, "Updating").violations(&of_one());
     assert_eq!(found(grace(20), 28), [Property::DetachFirst]);
@@ -59,7 +59,7 @@ fn changed(from: u64, to: u64, told: bool, second: i64) -> Vec<Property> {
 }
 
 #[test]
-fn a_grace_that_changes_half_way_binds_as_soon_as_the_operator_has_read_it() {
+fn a_changed_grace_binds_once_the_operator_knows_it() {
     assert_eq!(changed(5, 30, true, 17), [Property::DetachFirst], "it has said that it knows of 30 s");
     assert_eq!(changed(5, 30, true, 39), []);
     assert_eq!(changed(5, 30, false, 17), [], "it may not know yet");
@@ -70,7 +70,7 @@ fn a_grace_that_changes_half_way_binds_as_soon_as_the_operator_has_read_it() {
 }
 
 #[test]
-fn an_update_of_an_attached_node_needs_a_spec_that_asks_for_no_marks() {
+fn only_a_spec_without_marks_permits_updating_attached_nodes() {
     let degrade = || json!({ "maxUnavailableNodes": 0, "annotateDeploymentToDetach": null });
     let found = |spec: Value, marks: Value, phase: &str| {
         let story = Story::two_nodes_of(saying(spec, grant("Update", marks), [1, 1]));
@@ -94,7 +94,7 @@ fn detached(story: Story) -> Story {
 }
 
 #[test]
-fn a_node_mark_must_carry_the_id_of_the_update_and_stand_for_its_grace() {
+fn a_node_mark_needs_the_update_id_and_grace() {
     let found = |token: &str, second| {
         let story = detached(Story::two_nodes_of(saying(on_node(json!({})), json!({}), [1, 1])));
         story.see(second, Kind::Deployment, deployment("n1", token, "b")).violations(&of_one())
@@ -122,7 +122,7 @@ fn another_key_on_the_node_is_another_mark() {
 }
 
 #[test]
-fn the_answer_of_a_detacher_is_waited_for_as_the_spec_says() {
+fn the_spec_says_how_long_detachers_are_awaited() {
     let found = |policy: &str, answered: Option<&str>, second| {
         let wait = json!({ "key": "answered", "format": "RFC3339", "gracePeriodSeconds": 10 });
         let more = json!({ "waitForDetachmentByAnnotatedTimestamp": wait, "onDetachTimeout": policy, "detachTimeoutSeconds": 30 });
@@ -141,7 +141,7 @@ fn the_answer_of_a_detacher_is_waited_for_as_the_spec_says() {
 }
 
 #[test]
-fn a_detacher_takes_its_answer_back_from_a_node_whose_key_somebody_took_off_by_hand() {
+fn a_key_removed_by_hand_excuses_a_missing_answer() {
     let found = |by_hand: bool, key: Option<&str>| {
         let wait = json!({ "key": "answered", "format": "RFC3339", "gracePeriodSeconds": 0 });
         let mut node = node("n1", Some((2, "Detached")));
@@ -167,7 +167,7 @@ fn emptied(marks: Value, phase: &str, second: i64, node_is_there: bool) -> Vec<P
 }
 
 #[test]
-fn a_node_that_serves_is_removed_as_carefully_as_it_is_updated() {
+fn a_serving_node_is_detached_before_it_is_removed() {
     assert_eq!(emptied(by_deployment(), "Updating", 20, true), []);
     assert_eq!(emptied(by_deployment(), "Updating", 15, true), [Property::DetachFirst]);
     assert_eq!(emptied(json!({}), "Degrading", 20, true), [Property::DetachFirst]);
@@ -186,7 +186,7 @@ fn with_replicas(token: &str, replicas: u64) -> Value {
 }
 
 #[test]
-fn a_breaker_may_take_back_pods_that_do_not_serve_and_no_others() {
+fn a_breaker_may_remove_only_pods_not_serving() {
     let scaled = |breaker: Option<&str>, serves: bool, replicas: u64| {
         let mut deployment = with_replicas("1.Closed.1", replicas);
         if let Some(breaker) = breaker {
@@ -201,7 +201,7 @@ fn a_breaker_may_take_back_pods_that_do_not_serve_and_no_others() {
 }
 
 #[test]
-fn a_deployment_that_is_deleted_with_its_pods_takes_a_node_out_like_any_other_change() {
+fn deleting_deployments_with_pods_is_judged_like_other_changes() {
     let claimed = || Story::two_nodes().see(8, Kind::Deployment, deployment("n1", "2.Claimed.8", "a"));
     assert_eq!(deleted(Story::two_nodes(), with_replicas("1.Closed.1", 1)), [Property::NoBypass]);
     assert_eq!(deleted(claimed(), with_replicas("2.Claimed.8", 1)), [Property::NoBypass]);
@@ -217,7 +217,7 @@ fn a_deployment_that_is_deleted_with_its_pods_takes_a_node_out_like_any_other_ch
 }
 
 #[test]
-fn an_empty_deployment_and_what_the_garbage_collector_takes_may_be_deleted() {
+fn an_empty_or_garbage_collected_deployment_may_be_deleted() {
     let emptied = Story::two_nodes().see(8, Kind::Deployment, deployment("n1", "2.Claimed.8", "a")).see(
         18,
         Kind::Deployment,
@@ -258,7 +258,7 @@ fn closed_at(story: Story, closed: Value, then: impl Fn(Story) -> Story) -> Vec<
 }
 
 #[test]
-fn a_node_that_the_operator_leaves_unready_is_out_of_service_until_it_was_complete() {
+fn a_node_left_unready_is_out_until_complete() {
     let unready = || {
         let mut deployment = deployment("n1", "2.Closed.25", "b");
         deployment["status"]["readyReplicas"] = 0.into();
@@ -273,7 +273,7 @@ fn a_node_that_the_operator_leaves_unready_is_out_of_service_until_it_was_comple
 }
 
 #[test]
-fn a_node_that_is_lost_or_whose_place_a_person_has_freed_is_not_out_by_the_operator() {
+fn lost_nodes_and_freed_slots_use_no_budget() {
     let unready = || {
         let mut deployment = deployment("n1", "2.Closed.25", "b");
         deployment["status"]["readyReplicas"] = 0.into();
@@ -295,7 +295,7 @@ fn a_node_that_is_lost_or_whose_place_a_person_has_freed_is_not_out_by_the_opera
 }
 
 #[test]
-fn a_node_that_is_unready_by_itself_takes_from_nobodys_budget_but_is_not_followed_by_another() {
+fn a_node_unready_by_itself_counts_against_new_grants() {
     let both = Story::two_nodes().see(9, Kind::Pod, pod("n2", "a", false)).see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
     assert_eq!(both.violations(&of_one()), []);
     let begun = |down: &str, begun: &str, second: i64, budget: u64| {

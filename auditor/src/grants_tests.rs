@@ -35,14 +35,14 @@ fn granted_at(time: &str, kind: &str) -> Vec<Property> {
 }
 
 #[test]
-fn a_node_that_is_begun_while_no_window_is_open_is_found() {
+fn an_update_granted_while_windows_are_closed_is_found() {
     for time in ["01:00:00", "01:59:54", "02:30:11", "02:35:00", "03:00:11", "23:00:00"] {
         assert_eq!(granted_at(time, "Update"), [Property::HeldStartsNothing], "at {time}");
     }
 }
 
 #[test]
-fn a_grant_that_is_seen_within_ten_seconds_of_a_window_or_by_a_clock_that_is_five_late_is_none() {
+fn a_grant_seen_seconds_outside_a_window_is_accepted() {
     // 02:30:00 and 03:00:00 are the seconds in which it closes.
     for time in ["02:00:00", "02:10:00", "02:30:00", "02:30:09", "03:00:00", "03:00:09", "01:59:55", "02:39:55"] {
         assert_eq!(granted_at(time, "Update"), [], "at {time}");
@@ -57,7 +57,7 @@ fn windows_are_for_updates_and_hold_nothing_else() {
 }
 
 #[test]
-fn what_was_begun_in_a_window_goes_on_after_it_under_any_id() {
+fn an_update_begun_in_a_window_continues_after_it() {
     let again = |id: u64| json!({ "n1": { "id": id, "kind": "Update", "revision": "c" } });
     let story = Story::default()
         .see(at("02:10:00"), Kind::IngressDaemonSet, in_windows(json!({})))
@@ -67,7 +67,7 @@ fn what_was_begun_in_a_window_goes_on_after_it_under_any_id() {
 }
 
 #[test]
-fn over_a_long_way_the_time_counts_that_a_grant_says() {
+fn from_afar_the_time_in_the_grant_counts() {
     let given = |granted: i64| {
         let mut grants = grant("Update");
         grants["n1"]["grantedAt"] = granted.into();
@@ -84,7 +84,7 @@ fn over_a_long_way_the_time_counts_that_a_grant_says() {
 }
 
 #[test]
-fn the_spec_that_was_written_over_counts_and_none_without_windows_is_ever_closed() {
+fn windows_added_later_do_not_bind_an_existing_grant() {
     let changed = Story::default()
         .see(at("12:00:00"), Kind::IngressDaemonSet, resource(false, json!({})))
         .see(at("12:00:01"), Kind::IngressDaemonSet, resource(false, grant("Update")))
@@ -119,7 +119,7 @@ fn begun_after(before: &[(&str, &str)], after: &[(&str, &str)], kind: &str) -> V
 }
 
 #[test]
-fn a_node_that_is_begun_although_its_revision_has_failed_is_found() {
+fn an_update_begun_after_its_revision_failed_is_found() {
     let two = [("n2", "Progressing"), ("n3", "ImagePull")];
     let restarts = [("n2", "Restarts")];
     for failed in [&two[..], &restarts[..]] {
@@ -129,7 +129,7 @@ fn a_node_that_is_begun_although_its_revision_has_failed_is_found() {
 }
 
 #[test]
-fn one_failure_too_few_slots_that_were_freed_and_failures_of_the_same_write_halt_nothing() {
+fn too_few_earlier_failures_of_a_revision_halt_nothing() {
     let two = [("n2", "Progressing"), ("n3", "ImagePull")];
     assert_eq!(begun_after(&two[..1], &two[..1], "Update"), []);
     let freed = [("n2", "Progressing"), ("n3", "Released")];
@@ -146,7 +146,7 @@ fn one_failure_too_few_slots_that_were_freed_and_failures_of_the_same_write_halt
 }
 
 #[test]
-fn a_node_that_is_begun_while_a_detacher_is_silent_is_found_under_the_policy_halt_alone() {
+fn silent_detachers_block_new_updates_only_under_policy_halt() {
     let begun = |policy: Value, reasons: [&str; 2], kind: &str| {
         let silent = |reason: &str, grants: Value| {
             let mut resource = resource(false, grants);
@@ -184,7 +184,7 @@ fn zoned(name: &str) -> Value {
 }
 
 #[test]
-fn a_percentage_of_a_domain_is_of_the_nodes_in_it() {
+fn a_domain_percentage_counts_the_nodes_of_the_domain() {
     let claimed = |story: Story, nodes: &[&str]| {
         nodes.iter().fold(story, |story, name| story.see(10, Kind::Deployment, deployment(name, "2.Claimed.10", "a")))
     };

@@ -17,7 +17,7 @@ fn edited(story: Story, second: i64, revision: &str) -> Story {
 }
 
 #[test]
-fn an_edit_by_hand_is_excused_from_the_first_word_to_the_last_and_on_no_other_node() {
+fn edits_are_excused_only_while_the_node_is_touched() {
     // The Node is written again meanwhile, without the word.
     let during = || edited(by_hand().see(6, Kind::Node, super::history_tests::node("n1", None)), 7, "b");
     assert_eq!(during().violations(&of_one()), []);
@@ -41,7 +41,7 @@ fn a_deployment_may_be_deleted_by_hand() {
 }
 
 #[test]
-fn the_operators_own_steps_on_a_node_with_hands_on_it_keep_the_grace() {
+fn the_operator_keeps_the_grace_on_touched_nodes() {
     let stepped = |second: i64| {
         let claimed = edited(by_hand(), 7, "x").see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "x"));
         claimed.see(second, Kind::Deployment, deployment("n1", &format!("2.Updating.{second}"), "b")).violations(&of_one())
@@ -53,7 +53,7 @@ fn the_operators_own_steps_on_a_node_with_hands_on_it_keep_the_grace() {
 }
 
 #[test]
-fn a_node_that_a_person_changes_takes_its_slot_once_it_is_held() {
+fn a_touched_node_takes_a_slot_only_once_claimed() {
     let held = |story: Story| {
         let story = story.see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a"));
         story.see(11, Kind::Deployment, deployment("n2", "3.Claimed.11", "a")).violations(&of_one())
@@ -64,7 +64,7 @@ fn a_node_that_a_person_changes_takes_its_slot_once_it_is_held() {
 }
 
 #[test]
-fn a_grant_for_a_node_with_hands_on_it_is_judged_like_any_other() {
+fn a_grant_for_a_touched_node_gets_no_exemption() {
     let paused = |grants: Value| resource(true, grants);
     let story = by_hand().see(6, Kind::IngressDaemonSet, paused(json!({}))).see(
         7,

@@ -44,18 +44,18 @@ fn answers_that_follow_the_token_violate_nothing() {
 }
 
 #[test]
-fn a_node_that_answers_200_all_through_its_update_is_found_once() {
+fn answering_200_throughout_an_update_is_found_once() {
     assert_eq!(found(&updated().answers(150, "Serving", 3).answers(151, "Serving", 4)), [Property::HealthVerdict]);
 }
 
 #[test]
-fn a_view_that_says_how_old_it_is_may_say_what_was_true_then() {
+fn an_answer_may_be_as_old_as_it_says() {
     assert_eq!(found(&updated().answers(150, "Serving", 60)), [], "it was lost to the API and stays as it was");
     assert_eq!(found(&updated().answers(150, "Serving", 30)), [Property::HealthVerdict]);
 }
 
 #[test]
-fn an_answer_is_not_judged_before_a_watch_that_lags_has_shown_what_it_rests_on() {
+fn answers_are_judged_only_after_lagging_watches_catch_up() {
     let one_lags = serving()
         .see(100, Kind::Deployment, deployment("n1", "2.Claimed.100", "a"))
         .see(130, Kind::IngressDaemonSet, resource(false, json!({})))
@@ -65,14 +65,14 @@ fn an_answer_is_not_judged_before_a_watch_that_lags_has_shown_what_it_rests_on()
 }
 
 #[test]
-fn nothing_begins_to_serve_on_a_view_older_than_ten_seconds() {
+fn nodes_begin_to_serve_only_on_a_recent_view() {
     let beginning = |age| updated().answers(99, "Serving", 1).answers(205, "Updating", 20).answers(206, "Serving", age);
     assert_eq!(found(&beginning(5)), []);
     assert_eq!(found(&beginning(14)), [Property::HealthVerdict], "it was 503 a second before");
 }
 
 #[test]
-fn an_age_that_grew_after_the_node_began_to_serve_is_no_old_view_that_it_began_with() {
+fn a_view_may_age_after_serving_has_begun() {
     assert_eq!(found(&updated().answers(199, "Updating", 5).answers(240, "Serving", 38)), []);
 }
 
@@ -89,7 +89,7 @@ fn a_reason_that_was_at_no_moment_true_is_found() {
 }
 
 #[test]
-fn a_word_that_does_not_follow_from_the_rest_of_the_answer_is_found() {
+fn a_reason_inconsistent_with_its_answer_is_found() {
     let during = || updated().answers(150, "Serving", 60);
     assert_eq!(found(&during().with_phase(Phase::Closed)), []);
     assert_eq!(found(&during().with_phase(Phase::Updating)), [Property::HealthVerdict]);
@@ -104,7 +104,7 @@ fn a_view_that_is_called_stale_is() {
 }
 
 #[test]
-fn a_node_without_ready_pods_serves_only_where_its_kubelet_was_not_heard_of_and_never_begins_to() {
+fn unready_pods_keep_serving_only_if_disowned() {
     let mut disowned = unready();
     disowned["status"]["conditions"] = json!([{ "type": "Ready", "status": "False" }, { "type": "ContainersReady", "status": "True" }]);
     let unready = serving().see(30, Kind::Pod, unready());

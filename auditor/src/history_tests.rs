@@ -198,7 +198,7 @@ fn an_update_by_the_book_violates_nothing() {
 }
 
 #[test]
-fn two_tokens_that_hold_at_once_break_a_budget_of_one() {
+fn two_tokens_at_once_exceed_a_budget_of_one() {
     let story = Story::two_nodes().see(10, Kind::Deployment, deployment("n1", "2.Claimed.10", "a")).see(
         11,
         Kind::Deployment,
@@ -208,7 +208,7 @@ fn two_tokens_that_hold_at_once_break_a_budget_of_one() {
 }
 
 #[test]
-fn a_budget_that_the_resource_lowers_binds_what_is_granted_afterwards() {
+fn a_lowered_budget_binds_only_later_grants() {
     let told = |budget: u64, grants: Value| saying(json!({ "maxUnavailableNodes": budget }), grants, [1, 1]);
     let grants = |nodes: &[&str]| nodes.iter().map(|node| ((*node).to_owned(), json!({ "id": 2 }))).collect::<Value>();
     let both = |story: Story| {
@@ -258,7 +258,7 @@ fn a_template_changed_under_a_closed_token_bypasses_the_protocol() {
 }
 
 #[test]
-fn a_changed_pod_that_goes_during_an_update_in_place_is_not_replaced_by_its_paused_deployment() {
+fn a_paused_deployment_replaces_no_pod_changed_in_place() {
     let story = |paused: bool| {
         let mut in_place = deployment("n1", "2.InPlace.20", "a");
         in_place["spec"]["paused"] = paused.into();
@@ -311,7 +311,7 @@ fn tokens_that_go_back_or_repeat_are_found() {
 }
 
 #[test]
-fn an_entry_that_detaches_again_with_its_old_id_is_found() {
+fn detaching_again_under_the_old_id_is_found() {
     let story = Story::two_nodes()
         .see(10, Kind::Node, node("n1", Some((2, "Detached"))))
         .see(11, Kind::Node, node("n1", Some((2, "Attached"))))
@@ -320,7 +320,7 @@ fn an_entry_that_detaches_again_with_its_old_id_is_found() {
 }
 
 #[test]
-fn a_grant_given_while_paused_is_found_and_one_that_was_there_is_not() {
+fn only_a_new_grant_while_paused_is_found() {
     let grant = json!({ "n1": { "id": 2, "kind": "Update" } });
     let new = Story::default().see(0, Kind::IngressDaemonSet, resource(true, json!({}))).see(
         1,
@@ -386,7 +386,7 @@ fn of_two() -> Expectations {
 }
 
 #[test]
-fn a_domain_is_held_to_the_budget_that_the_resource_tells() {
+fn a_domain_is_held_to_the_specs_budget() {
     let one = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 } });
     let story = |zones: [&'static str; 2]| {
         let story = in_zones(zones).see(3, Kind::IngressDaemonSet, telling(one(), &[]));
@@ -412,7 +412,7 @@ fn a_domain_is_held_to_the_budget_that_the_resource_tells() {
 }
 
 #[test]
-fn a_domain_budget_that_is_new_or_lowered_binds_what_is_begun_afterwards() {
+fn a_lowered_domain_budget_binds_only_later_grants() {
     let (n1, n2) = (("n1", "a"), ("n2", "a"));
     let told = |budget: Value| json!({ "topology": { "key": ZONE, "maxUnavailableNodes": budget } });
     for earlier in [told(2.into()), json!({}), json!({ "topology": { "key": ZONE } })] {
@@ -431,7 +431,7 @@ fn a_domain_budget_that_is_new_or_lowered_binds_what_is_begun_afterwards() {
 }
 
 #[test]
-fn a_node_that_changes_its_domain_while_it_is_out_crowds_neither() {
+fn a_node_changing_domain_while_out_exceeds_neither_budget() {
     let one = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 } });
     let story = in_zones(["a", "b"])
         .see(3, Kind::IngressDaemonSet, telling(one(), &[]))
@@ -483,7 +483,7 @@ fn one_domain_at_a_time_is_what_it_says() {
 }
 
 #[test]
-fn a_node_that_was_down_for_long_counts_against_its_domain_and_what_must_stay_available() {
+fn nodes_down_for_long_count_against_domain_and_minimum() {
     let begun = |rolling: Value, second: i64| {
         in_zones(["a", "a"]).see(3, Kind::IngressDaemonSet, telling(rolling.clone(), &[])).see(10, Kind::Pod, pod("n2", "a", false)).see(
             second,
@@ -504,7 +504,7 @@ fn a_node_that_was_down_for_long_counts_against_its_domain_and_what_must_stay_av
 }
 
 #[test]
-fn a_node_that_is_down_itself_is_begun_whatever_else_is() {
+fn a_down_node_may_begin_despite_other_down_nodes() {
     let both = || json!({ "topology": { "key": ZONE, "maxUnavailableNodes": 1 }, "minAvailableNodes": 2 });
     let story = in_zones(["a", "a"])
         .see(3, Kind::IngressDaemonSet, telling(both(), &[]))
@@ -552,7 +552,7 @@ fn made_after(story: Story, seconds: impl Iterator<Item = i64>, ends: impl Fn(Va
 }
 
 #[test]
-fn pods_that_are_made_without_end_are_found_and_many_over_a_long_time_are_not() {
+fn too_many_pods_in_a_short_time_are_found() {
     let refused = |mut pod: Value| {
         pod["status"] = json!({ "phase": "Failed" });
         pod
@@ -572,7 +572,7 @@ fn pods_that_somebody_takes_away_may_be_made_again() {
 }
 
 #[test]
-fn a_revision_that_was_rolled_back_is_not_begun_again_unless_somebody_asks_for_it() {
+fn a_rolled_back_revision_begins_again_only_on_request() {
     let story = |edit: fn(&mut Value)| {
         let said = |grants: Value| {
             let mut resource = resource(false, grants);
@@ -590,7 +590,7 @@ fn a_revision_that_was_rolled_back_is_not_begun_again_unless_somebody_asks_for_i
 }
 
 #[test]
-fn a_node_on_which_a_revision_failed_does_not_get_it_again_until_it_is_to_be_tried_again() {
+fn failed_revisions_return_to_their_node_only_on_retry() {
     let said = |failed: &[&str], grants: Value| {
         let mut resource = resource(false, grants);
         resource["spec"]["updateStrategy"] = json!({ "rollingUpdate": { "maxFailedNodes": 3 } });

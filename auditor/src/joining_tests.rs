@@ -27,7 +27,7 @@ fn a_node_that_joins_gets_a_proved_revision() {
 }
 
 #[test]
-fn a_node_joins_with_the_newest_where_there_is_nothing_to_prove_and_one_that_served_has_not_joined() {
+fn nodes_join_with_the_newest_if_nothing_needs_proof() {
     let label = names::member_label(UID8);
     assert_eq!(judged(&joins(given(&["n1"]), 2, |node| node["metadata"]["labels"][&label] = "serving".into())), []);
     let other = |change: fn(&mut Value)| judged(&everywhere(joins(given(&["n1"]), 2, |_| {}), change));
@@ -47,7 +47,7 @@ fn a_node_joins_with_the_newest_where_there_is_nothing_to_prove_and_one_that_ser
 }
 
 #[test]
-fn a_node_joins_with_the_newest_where_nobody_can_go_back() {
+fn nodes_join_with_the_newest_if_rollback_is_impossible() {
     let ports = |seen: &mut Value| {
         let port = seen["spec"]["template"]["spec"]["containers"][0]["image"] == "nginx:2";
         seen["spec"]["healthCheckNodePorts"] = if port { json!([10080]) } else { json!([]) };
@@ -73,7 +73,7 @@ fn a_node_joins_with_the_newest_where_nobody_can_go_back() {
 }
 
 #[test]
-fn what_a_node_might_join_with_a_moment_ago_it_may_join_with() {
+fn a_node_may_join_with_a_recently_allowed_revision() {
     let until = |second: i64, change: fn(&mut Value)| {
         let mut off = proving(json!({}), json!({}));
         change(&mut off);
@@ -95,7 +95,7 @@ fn what_a_node_might_join_with_a_moment_ago_it_may_join_with() {
 }
 
 #[test]
-fn an_audit_that_begins_half_way_judges_no_node_that_joins_at_once() {
+fn a_late_audit_judges_no_node_joining_at_once() {
     let story = joins(given(&["n1"]), 2, |_| {});
     assert_eq!((judged(&story), judged_late(&story)), (vec![Property::JoinsCurrent], vec![]));
 }

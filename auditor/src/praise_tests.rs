@@ -68,7 +68,7 @@ fn a_revision_becomes_current_by_its_proof_alone() {
 }
 
 #[test]
-fn a_revision_is_called_proved_no_sooner_than_it_has_served() {
+fn a_revision_is_proved_only_after_serving_long_enough() {
     let proved = |second: i64| judged(&updated(&["n1"]).see(second, Kind::IngressDaemonSet, proving(json!({ "proved": true }), json!({}))));
     assert_eq!(proved(30), [Property::ProofFirst], "at the attach");
     assert_eq!((proved(83), proved(84)), (vec![Property::ProofFirst], vec![]));
@@ -80,7 +80,7 @@ fn a_revision_is_called_proved_no_sooner_than_it_has_served() {
 }
 
 #[test]
-fn a_revision_that_is_proved_has_to_serve_as_long_again_after_its_last_node() {
+fn proved_revisions_must_serve_again_after_their_last_node() {
     let said = |course: Value, grants: Value| proving(course, grants);
     let proved = || json!({ "proved": true, "proof": 60 });
     let story = |second: i64| {
@@ -97,7 +97,7 @@ fn a_revision_that_is_proved_has_to_serve_as_long_again_after_its_last_node() {
 }
 
 #[test]
-fn other_work_on_a_node_than_an_update_to_the_revision_does_not_count() {
+fn only_updates_to_the_revision_delay_its_proof() {
     let story = |kind: &str, version: u32| {
         let mut grants = updates(&["n2"]);
         (grants["n2"]["kind"], grants["n2"]["revision"]) = (kind.into(), of(version).into());
@@ -113,7 +113,7 @@ fn other_work_on_a_node_than_an_update_to_the_revision_does_not_count() {
 }
 
 #[test]
-fn what_nobody_can_have_seen_for_so_long_is_not_proved_on_first_installation_either() {
+fn a_first_installation_also_needs_its_proof_time() {
     let first = |second: i64| {
         let nothing = |resource: &mut Value| resource["status"]["revisions"]["current"] = "".into();
         let story = everywhere(asked_for(&["n1"]), nothing);
@@ -124,7 +124,7 @@ fn what_nobody_can_have_seen_for_so_long_is_not_proved_on_first_installation_eit
 }
 
 #[test]
-fn no_node_is_left_behind_that_serves_with_another_revision_for_longer_than_a_view_is_old() {
+fn no_serving_node_is_left_behind_with_another_revision() {
     let left = |second: i64, change: fn(&mut Value)| {
         let story = updated(&["n1"]).with_node(zoned("n2", "a", None), &of(1)).see(44, Kind::Node, node_with("n2", change));
         judged(&story.see(second, Kind::IngressDaemonSet, becomes_current(|_| {})))
@@ -142,7 +142,7 @@ fn no_node_is_left_behind_that_serves_with_another_revision_for_longer_than_a_vi
 }
 
 #[test]
-fn an_audit_that_began_late_or_whose_clock_went_back_does_not_say_how_long_anything_took() {
+fn a_late_audit_or_clock_reversal_judges_no_durations() {
     let hour = TimeDelta::hours(1);
     let mut story = updated(&["n1"]).see(30, Kind::IngressDaemonSet, proving(json!({ "proved": true }), json!({})));
     story.observations.last_mut().unwrap().at -= hour;
@@ -152,7 +152,7 @@ fn an_audit_that_began_late_or_whose_clock_went_back_does_not_say_how_long_anyth
 }
 
 #[test]
-fn over_a_long_way_the_time_counts_at_which_a_token_says_it_was_closed_and_watches_may_lag() {
+fn from_afar_proofs_count_from_the_tokens_closing_time() {
     let afar = |second: i64| {
         let story = updated(&["n1"]).see(second, Kind::IngressDaemonSet, proving(json!({ "proved": true }), json!({})));
         story.violations(&Expectations { from_afar: true, ..Expectations::budget(4) })
@@ -165,7 +165,7 @@ fn over_a_long_way_the_time_counts_at_which_a_token_says_it_was_closed_and_watch
 }
 
 #[test]
-fn a_revision_that_served_before_it_was_asked_for_needs_no_more_time() {
+fn a_revision_serving_while_pinned_needs_no_more_time() {
     let becomes = |pinned: bool| {
         let mut before = at_version(1, json!({}));
         before["spec"]["rollbackTo"] = json!({ "revision": 2 });

@@ -97,7 +97,7 @@ fn another(story: Story, node: &str) -> Story {
 }
 
 #[test]
-fn a_revision_that_is_not_proved_is_given_to_no_more_nodes_than_the_budget() {
+fn unproved_revisions_reach_no_more_nodes_than_the_budget() {
     assert_eq!(judged(&given(&["n1"])), []);
     assert_eq!(judged(&another(given(&["n1"]), "n2")), [Property::UnprovedBounded]);
     assert_eq!(judged(&another(given(&["n1"]), "n1")), [], "it is the same node");
@@ -117,7 +117,7 @@ fn a_revision_that_is_not_proved_is_given_to_no_more_nodes_than_the_budget() {
 }
 
 #[test]
-fn a_budget_that_is_raised_makes_room_and_one_that_is_lowered_binds_what_is_begun_afterwards() {
+fn a_changed_budget_binds_later_grants_of_unproved_revisions() {
     let of_budget = |budget: u64, nodes: &[&str]| {
         let mut resource = proving(json!({}), updates(nodes));
         resource["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailableNodes"] = budget.into();
@@ -137,7 +137,7 @@ fn a_budget_that_is_raised_makes_room_and_one_that_is_lowered_binds_what_is_begu
 }
 
 #[test]
-fn a_node_whose_drain_is_called_off_gets_no_unproved_revision_in_the_place_that_its_drain_had() {
+fn a_cancelled_drain_gives_unproved_revisions_no_slot() {
     let mut drains = updates(&["n2"]);
     (drains["n2"]["kind"], drains["n2"]["revision"]) = ("Drain".into(), "".into());
     let drained = |nodes: &[&str]| given(nodes).see(25, Kind::IngressDaemonSet, proving(json!({}), drains.clone()));
@@ -160,13 +160,13 @@ fn what_needs_no_proof_is_given_to_every_node() {
 }
 
 #[test]
-fn before_anything_was_proved_an_update_has_to_prove_itself_too() {
+fn an_update_needs_proof_even_before_anything_was_proved() {
     let nothing = |resource: &mut Value| resource["status"]["revisions"]["current"] = "".into();
     assert_eq!(judged(&everywhere(another(given(&["n1"]), "n2"), nothing)), [Property::UnprovedBounded]);
 }
 
 #[test]
-fn a_new_course_of_the_same_revision_begins_to_count_anew() {
+fn a_new_course_of_a_revision_counts_from_zero() {
     let in_between = given(&["n1"]).see(22, Kind::IngressDaemonSet, at_version(1, json!({})));
     for story in [given(&["n1"]), in_between] {
         let story = story.see(40, Kind::IngressDaemonSet, again(&["n2"]));
@@ -184,7 +184,7 @@ pub(super) fn node_with(name: &str, change: impl Fn(&mut Value)) -> Value {
 }
 
 #[test]
-fn nodes_that_leave_give_their_places_back_and_those_that_are_unwell_do_not() {
+fn only_nodes_that_leave_free_slots_for_unproved_revisions() {
     let leaves = |change: fn(&mut Value)| judged(&another(given(&["n1"]).see(25, Kind::Node, node_with("n1", change)), "n2"));
     for (change, why) in [
         ((|node| node["spec"]["unschedulable"] = true.into()) as fn(&mut Value), "cordoned"),
@@ -223,7 +223,7 @@ fn nodes_that_leave_give_their_places_back_and_those_that_are_unwell_do_not() {
 }
 
 #[test]
-fn one_machine_may_go_by_chance_and_one_more_be_updated_but_not_two() {
+fn only_the_first_machine_to_vanish_frees_its_slot() {
     let reached = |nodes: &[&str], now: &[&str]| {
         let reached = nodes.iter().map(|node| ((*node).to_owned(), format!("node-{node}"))).collect::<std::collections::BTreeMap<_, _>>();
         proving(json!({ "reached": reached }), updates(now))
@@ -295,7 +295,7 @@ fn there_and_back() -> Story {
 }
 
 #[test]
-fn nodes_that_ran_the_revision_before_its_course_keep_places_once_the_operator_must_know() {
+fn nodes_reached_before_the_course_keep_their_slots() {
     let then = |story: Story, second: i64| judged(&story.see(second, Kind::IngressDaemonSet, again(&["n2"])));
     assert_eq!((then(there_and_back(), 100), then(there_and_back(), 150)), (vec![], vec![Property::UnprovedBounded]));
     let gone = there_and_back().see(50, Kind::Node, touched("n1", TOUCHED));
@@ -307,7 +307,7 @@ fn nodes_that_ran_the_revision_before_its_course_keep_places_once_the_operator_m
 }
 
 #[test]
-fn what_became_of_nodes_while_a_watch_had_a_gap_is_not_known() {
+fn node_changes_during_a_watch_gap_are_not_known() {
     let found = |listed: &[&str], second: i64| {
         let story = there_and_back();
         let expected = Expectations::budget(4);
@@ -329,7 +329,7 @@ fn what_became_of_nodes_while_a_watch_had_a_gap_is_not_known() {
 }
 
 #[test]
-fn an_audit_that_begins_half_way_counts_the_nodes_that_the_ledger_says_it_reached() {
+fn a_late_audit_counts_reached_nodes_by_the_ledger() {
     let found = |second: i64, uid: &str| {
         let told = |nodes: &[&str]| proving(json!({ "reached": { "n1": uid } }), updates(nodes));
         let story = given(&["n1"]).see(20, Kind::IngressDaemonSet, told(&[]));
@@ -348,7 +348,7 @@ fn an_audit_that_begins_half_way_counts_the_nodes_that_the_ledger_says_it_reache
 }
 
 #[test]
-fn what_was_given_and_cannot_be_carried_out_is_taken_back() {
+fn grants_withdrawn_under_an_invalid_spec_free_their_slots() {
     let says = |status: &str| {
         let mut resource = proving(json!({}), json!({}));
         resource["status"]["conditions"] = json!([{ "type": "Valid", "status": status }]);
@@ -359,7 +359,7 @@ fn what_was_given_and_cannot_be_carried_out_is_taken_back() {
 }
 
 #[test]
-fn a_ledger_that_is_rebuilt_has_what_was_begun_before_and_forgets_what_was_not() {
+fn only_grants_in_a_rebuilt_ledger_count_as_begun() {
     let rebuilding = || {
         let mut resource = proving(json!({}), json!({}));
         resource["status"]["rollout"]["rebuilding"] = 9.into();
@@ -377,7 +377,7 @@ fn a_ledger_that_is_rebuilt_has_what_was_begun_before_and_forgets_what_was_not()
 }
 
 #[test]
-fn a_grant_for_a_machine_that_is_gone_or_was_about_to_go_gives_nothing_to_the_one_that_is_there() {
+fn grants_for_leaving_or_former_machines_take_no_slot() {
     let mut grants = updates(&["n1"]);
     grants["n1"]["nodeUID"] = "node-before".into();
     let story = asked_for(&NODES).see(11, Kind::IngressDaemonSet, proving(json!({}), grants));

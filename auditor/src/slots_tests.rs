@@ -41,7 +41,7 @@ fn leave(minimum: Value, kind: &str, nodes: &[&str]) -> Vec<Property> {
 }
 
 #[test]
-fn nodes_that_leave_wait_while_no_more_serve_than_must_stay() {
+fn a_removal_waits_until_enough_other_nodes_serve() {
     assert_eq!(leave(json!(2), "Remove", &["n1"]), []);
     assert_eq!(leave(json!(3), "Remove", &["n1"]), [Property::Budget]);
     assert_eq!(leave(json!(2), "Remove", &["n1", "n2"]), [Property::Budget; 2]);
@@ -49,14 +49,14 @@ fn nodes_that_leave_wait_while_no_more_serve_than_must_stay() {
 }
 
 #[test]
-fn a_percentage_is_of_the_nodes_that_are_chosen_and_of_those_that_leave() {
+fn a_minimum_percentage_counts_chosen_and_leaving_nodes() {
     // Of three, not of two.
     assert_eq!(leave(json!("67%"), "Remove", &["n1"]), [Property::Budget]);
     assert_eq!(leave(json!("66%"), "Remove", &["n1"]), []);
 }
 
 #[test]
-fn nodes_that_do_not_serve_or_have_gone_do_not_wait_and_nor_does_a_resource_that_is_deleted() {
+fn only_serving_nodes_of_live_resources_wait_to_leave() {
     let story = || three_nodes(keeping(json!(3), 3, json!({})));
     let removed = || keeping(json!(3), 2, grants("Remove", &["n1"]));
     assert_eq!(judged(&story().see(9, Kind::Pod, pod("n1", "a", false)).see(10, Kind::IngressDaemonSet, removed())), []);
@@ -73,7 +73,7 @@ fn nodes_that_do_not_serve_or_have_gone_do_not_wait_and_nor_does_a_resource_that
 }
 
 #[test]
-fn beside_as_many_grants_as_the_budget_none_is_begun_that_is_down_or_suspect_either() {
+fn a_used_up_budget_blocks_down_nodes_too() {
     let told = |nodes: &[&str]| saying(json!({ "maxUnavailableNodes": 1 }), grants("Update", nodes), [1, 1]);
     let story = |nodes: &[&str]| {
         let story = Story::two_nodes_of(told(&[])).see(2, Kind::Node, node("n2", None)).see(3, Kind::Pod, pod("n2", "a", false));
@@ -84,7 +84,7 @@ fn beside_as_many_grants_as_the_budget_none_is_begun_that_is_down_or_suspect_eit
 }
 
 #[test]
-fn a_node_of_which_nothing_was_seen_yet_may_serve_when_another_one_leaves() {
+fn a_node_not_yet_seen_may_count_as_serving() {
     let story = |chosen: u64| {
         let story = three_nodes(keeping(json!(3), 3, json!({})));
         judged(&story.see(10, Kind::IngressDaemonSet, keeping(json!(3), chosen, grants("Remove", &["n1"]))))
@@ -93,7 +93,7 @@ fn a_node_of_which_nothing_was_seen_yet_may_serve_when_another_one_leaves() {
 }
 
 #[test]
-fn nodes_that_have_been_down_for_long_use_up_the_budget_of_one_that_serves_where_they_are_chosen() {
+fn chosen_nodes_down_for_long_use_up_the_budget() {
     let told = |zone: &str, nodes: &[&str]| {
         let mut resource = saying(json!({ "maxUnavailableNodes": 1 }), grants("Update", nodes), [1, 1]);
         resource["spec"]["nodeSelector"] = json!({ "topology.kubernetes.io/zone": zone });

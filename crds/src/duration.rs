@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_read_as_go_writes_it_and_as_nothing_else() {
+    fn durations_are_read_only_in_the_notation_of_go() {
         for (text, wanted) in [
             ("2s", Some(2_000)),
             ("500ms", Some(500)),

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_entries_of_all_resources_of_a_namespace_leave_room_for_those_of_others() {
+    fn a_namespaces_longest_entries_leave_room_for_others() {
         let value = "\u{10FFFF}".repeat(VALUE_CHARACTERS);
         // A key has at most a domain of 253 characters, a slash, and 63 more.
         let key = format!("{}{}/{}", crate::names::LABEL_MARK, "d".repeat(253), "k".repeat(63));

@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_times_of_a_course_are_no_news_and_all_that_a_decision_rests_on_is() {
+    fn only_what_decisions_rest_on_makes_a_course_news() {
         let with = |rollout_state: RolloutState| Ledger { rollout_state: Some(rollout_state), ..Ledger::default() };
         let before = RolloutState { revision: "a".into(), since: 1, ..RolloutState::default() };
         for same in [
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_that_were_counted_are_few_ahead_and_a_new_count_is_news() {
+    fn only_a_restarted_count_is_news_at_once() {
         let wait = |seconds| Wait { what: WaitFor::Pods, since: 7, seconds };
         let with = |proof, unbroken, waited: &[Wait]| Ledger {
             rollout_state: Some(RolloutState { proof, ..RolloutState::default() }),

@@ -20,7 +20,7 @@ fn the_manifests_are_what_the_types_say() {
 
 /// `kubectl explain` shows what is written at a field, not what is written at its type.
 #[test]
-fn an_optional_field_has_the_description_that_is_written_at_it() {
+fn an_optional_field_has_its_own_description() {
     let files = crds::manifest::generated().unwrap();
     for (file, text) in [
         ("nodereadinessgates.yaml", "Grandfather: they count as released."),
@@ -33,7 +33,7 @@ fn an_optional_field_has_the_description_that_is_written_at_it() {
 }
 
 #[test]
-fn the_manifest_fits_into_the_annotation_of_a_client_side_apply() {
+fn the_manifest_fits_the_client_side_apply_annotation() {
     let json = serde_json::to_string(&crds::manifest::ingress_daemon_set()).unwrap();
     assert!(json.len() < 256 * 1024, "{} bytes", json.len());
 }
@@ -64,7 +64,7 @@ fn no_rule_reads_texts_of_unknown_length_in_a_list() {
 }
 
 #[test]
-fn a_resource_that_nobody_has_looked_at_says_so_in_its_status() {
+fn an_unobserved_resource_says_so_in_its_status() {
     for (name, manifest) in crds::manifest::generated().unwrap() {
         let definition: Value = serde_saphyr::from_str(&manifest).unwrap();
         for version in definition["spec"]["versions"].as_array().unwrap() {

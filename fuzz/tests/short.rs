@@ -70,7 +70,7 @@ fn no_snapshot_makes_the_planner_panic() {
 }
 
 #[test]
-fn no_bytes_keep_the_health_checker_from_answering_the_next_client() {
+fn no_bytes_stop_health_checkers_from_answering_others() {
     run("http", 1000);
 }
 

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_header_has_five_seconds_a_silent_client_thirty_an_idle_one_more_than_any_interval() {
+    async fn slow_silent_and_idle_clients_each_have_a_timeout() {
         let table = Table::new(Limits { connections: 9, ..limits() });
         let (slow, silent, idle) = (table.enter(None), table.enter(None), table.enter(None));
         slow.connection.bytes_read();

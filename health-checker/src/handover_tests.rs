@@ -76,13 +76,13 @@ async fn a_health_checker_that_has_the_key_gets_the_port() {
 
 /// It listened on the door before the holder did, and asks the holder while a newcomer asks it.
 #[tokio::test]
-async fn whoever_passes_on_what_two_health_checkers_say_gets_nothing_by_it() {
+async fn a_relay_between_two_health_checkers_gets_nothing() {
     let keys = KeyFile::new("relayed", "sixteen bytes, or more");
     assert_eq!(asked_through(Some("relay"), &keys.member("n1")).await, (Err(Obstacle::Unproved), false));
 }
 
 #[tokio::test]
-async fn what_was_proved_on_another_node_or_with_another_key_is_not_believed() {
+async fn a_proof_from_another_node_or_key_is_refused() {
     let (keys, others) = (KeyFile::new("here", "sixteen bytes, or more"), KeyFile::new("elsewhere", "sixteen other bytes"));
     for member in [keys.member("n2"), others.member("n1")] {
         assert_eq!(asked_through(None, &member).await, (Err(Obstacle::Unproved), false));
@@ -90,7 +90,7 @@ async fn what_was_proved_on_another_node_or_with_another_key_is_not_believed() {
 }
 
 #[tokio::test]
-async fn without_a_key_nothing_is_taken_over_and_the_reason_names_the_file() {
+async fn without_a_key_takeover_fails_and_names_the_file() {
     let none = KeyFile::new("empty", "");
     let (asked, given) = asked_through(None, &none.member("n1")).await;
     assert!(matches!(&asked, Err(Obstacle::NoKey(why)) if why.contains("hand-over-empty")), "{asked:?}");
@@ -122,7 +122,7 @@ async fn gives_without_proof(port: TcpListener, door: UnixListener, knows_proofs
 }
 
 #[tokio::test]
-async fn a_socket_from_whoever_proves_nothing_is_taken_only_in_the_update_from_a_release_without_proofs() {
+async fn unproved_sockets_are_taken_only_from_releases_without_proofs() {
     let keys = KeyFile::new("former", "sixteen bytes, or more");
     for (takes_unproved, knows_proofs, outcome) in [
         (false, false, Err(Obstacle::OtherProtocol(UNPROVED))),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_passed_before_and_fails_often_enough_is_evidence() {
+    fn enough_failures_of_a_probe_that_passed_are_evidence() {
         let (mut tally, start) = (Tally::default(), Instant::now());
         assert!(!attempt(&mut tally, start, true));
         assert!(!attempt(&mut tally, start + Duration::from_secs(10), false));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_made_once_per_period_and_never_twice_at_a_time() {
+    fn a_probe_runs_once_per_period_and_never_concurrently() {
         let (mut tally, start) = (Tally::default(), Instant::now());
         let due = tally.due(&candidates(), start);
         assert_eq!(due.len(), 1);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_api_server_speaks_nothing_is_probed_and_failures_of_before_are_forgotten() {
+    fn api_server_news_stops_probes_and_clears_failures() {
         let (mut tally, start, after) = (Tally::default(), Instant::now(), Duration::from_secs(10));
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut known = Candidates { heard: Some(start), ..candidates() };

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_its_side_of_its_exchange_and_for_nothing_else() {
+    fn a_proof_holds_only_for_its_side_and_exchange() {
         let exchange = Exchange { newcomer: b"a", challenge: b"c", node: "n1", port: 80 };
         let proof = key("k").prove(Side::Newcomer, &exchange);
         assert!(key("k").is_proved(Side::Newcomer, &exchange, &proof));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_missing_or_short_is_none_and_is_named() {
+    fn missing_or_short_keys_are_refused_with_a_reason() {
         let path = std::env::temp_dir().join(format!("health-checker-key-{}", std::process::id()));
         assert!(PeerKey::read(&path).is_err_and(|error| error.to_string().contains("health-checker-key-")));
         std::fs::write(&path, "short").expect("writes");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_clients_take_the_room_of_64_and_the_silent_are_forgotten_first() {
+    fn the_silent_are_forgotten_first_beyond_64_clients() {
         let probers = Probers::default();
         let client = |number: u32| IpAddr::from(Ipv4Addr::from_bits(number));
         for number in 0..1000 {

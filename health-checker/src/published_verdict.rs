@@ -145,7 +145,7 @@ mod tests {
     use futures::FutureExt as _;
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_was_only_quiet_is_asked_about_a_pod_whose_probe_fails_here() {
+    async fn a_quiet_api_server_is_asked_about_failing_probes() {
         let begin = time::Instant::now();
         let mut view = healthy(begin.into_std());
         view.serving = true;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_watch_of_the_node_silence_is_that_of_the_others() {
+    async fn without_a_node_watch_the_other_watches_define_silence() {
         let begin = Instant::now();
         let mut view = healthy(begin);
         (view.watches, view.node.seen) = (Watch::WITHOUT_NODE, None);

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pod_is_ready_only_when_its_process_is_synced_and_holds_the_port() {
+    async fn readiness_needs_a_synced_process_that_holds_the_port() {
         let directory = std::env::temp_dir().join(format!("health-checker-ready-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("creates");
         let path = directory.join("ready.sock");

@@ -46,7 +46,7 @@ fn the_node(view: &mut View) -> &mut NodeFacts {
 }
 
 #[test]
-fn a_node_serves_when_all_replicas_are_ready_and_nothing_is_scheduled() {
+fn nodes_serve_with_all_replicas_ready_and_no_update() {
     assert_eq!(reason_after(|_| {}), VerdictReason::Serving);
 }
 
@@ -101,7 +101,7 @@ fn without_a_deployment_the_pods_do_not_count() {
 }
 
 #[test]
-fn a_deployment_that_is_recreated_under_another_name_counts_and_the_old_one_does_not() {
+fn a_recreated_deployment_counts_instead_of_the_deleted_one() {
     let change = |view: &mut View| {
         the_deployment(view).deleting = true;
         view.deployments.objects.insert("e".into(), deployment(2, "Closed"));
@@ -139,14 +139,14 @@ fn a_third_pod_makes_up_for_one_that_terminates() {
 }
 
 #[test]
-fn at_least_n_is_enough_with_n_and_not_with_less() {
+fn policy_at_least_n_needs_n_ready_pods() {
     for (wanted, expected) in [(1, VerdictReason::Serving), (2, VerdictReason::Serving), (3, VerdictReason::PodsNotReady)] {
         assert_eq!(reason_after(|view| view.policy = ReadyPolicy::AtLeast(wanted)), expected);
     }
 }
 
 #[test]
-fn a_node_that_is_being_deleted_serves_no_longer_one_that_is_missing_does() {
+fn a_node_being_deleted_stops_serving_unlike_a_missing_one() {
     assert_eq!(reason_after(|view| the_node(view).to_be_deleted = true), VerdictReason::NodeBeingDeleted);
     assert_eq!(reason_after(|view| the_node(view).deleting = true), VerdictReason::NodeBeingDeleted);
     assert_eq!(reason_after(|view| view.node.objects.clear()), VerdictReason::Serving);
@@ -160,7 +160,7 @@ fn nothing_is_served_before_all_three_watches_have_listed() {
 }
 
 #[test]
-fn a_node_that_is_not_watched_is_neither_waited_for_nor_too_old() {
+fn an_unwatched_node_is_neither_awaited_nor_too_old() {
     let now = Instant::now();
     let mut view = healthy(now);
     (view.watches, view.node.seen) = (Watch::WITHOUT_NODE, None);
@@ -174,7 +174,7 @@ fn a_node_that_is_not_watched_is_neither_waited_for_nor_too_old() {
 }
 
 #[test]
-fn a_node_that_serves_goes_on_serving_however_old_the_view_is() {
+fn a_serving_node_serves_on_despite_an_old_view() {
     let now = Instant::now();
     let mut view = healthy(now);
     view.serving = true;
@@ -182,7 +182,7 @@ fn a_node_that_serves_goes_on_serving_however_old_the_view_is() {
 }
 
 #[test]
-fn a_node_that_does_not_serve_waits_for_a_fresh_view() {
+fn a_node_not_serving_waits_for_a_fresh_view() {
     let now = Instant::now();
     let mut view = healthy(now);
     let later = now + MINUTE;
@@ -194,7 +194,7 @@ fn a_node_that_does_not_serve_waits_for_a_fresh_view() {
 }
 
 #[test]
-fn a_probe_that_fails_here_counts_until_the_api_speaks_about_pods() {
+fn a_probe_failing_here_counts_until_news_about_pods() {
     let now = Instant::now();
     let mut view = healthy(now);
     view.serving = true;
@@ -219,7 +219,7 @@ fn the_revision_is_that_of_the_pods_that_stay() {
 }
 
 #[test]
-fn pods_that_only_the_node_controller_calls_unready_keep_a_node_serving_but_start_none() {
+fn disowned_pods_with_passing_probes_keep_a_node_serving() {
     let now = Instant::now();
     let mut view = healthy(now);
     for pod in view.pods.objects.values_mut() {
@@ -248,7 +248,7 @@ fn pods_that_only_the_node_controller_calls_unready_keep_a_node_serving_but_star
 }
 
 #[test]
-fn a_pod_counts_on_for_as_long_as_its_probe_is_not_repeated_for_want_of_silence() {
+fn a_disowned_pod_counts_until_its_probe_is_overdue() {
     let now = Instant::now();
     let mut view = healthy(now);
     for pod in view.pods.objects.values_mut() {
@@ -311,7 +311,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn only_a_node_with_enough_ready_pods_and_no_hold_serves(view in any_view(Instant::now())) {
+    fn serving_needs_enough_ready_pods_and_no_hold(view in any_view(Instant::now())) {
         let now = Instant::now() + Duration::from_secs(30);
         if verdict(&view, now).serving() {
             let live: Vec<_> = view.deployments.objects.values().filter(|deployment| !deployment.deleting).collect();
@@ -333,7 +333,7 @@ proptest! {
     }
 
     #[test]
-    fn time_alone_never_turns_503_into_200_nor_200_into_503(view in any_view(Instant::now()), later in 0..10_000_u64) {
+    fn time_alone_never_switches_between_200_and_503(view in any_view(Instant::now()), later in 0..10_000_u64) {
         let now = Instant::now() + Duration::from_secs(30);
         let mut view = view;
         let first = verdict(&view, now).serving();

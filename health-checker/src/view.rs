@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ready_policy_reads_back_as_itself_and_zero_is_refused() {
+    fn a_ready_policy_reads_back_and_zero_is_refused() {
         for text in ["all", "at-least=1", "at-least=7"] {
             assert_eq!(text.parse::<ReadyPolicy>().map(|policy| policy.to_string()), Ok(text.to_owned()));
         }
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_failed_from_here_counts_only_after_what_the_api_server_said_last() {
+    fn a_local_failure_counts_only_after_the_latest_news() {
         let start = Instant::now();
         let pod = PodFacts { uid: "a".into(), ready: true, disowned: false, terminating: false, revision: None, probes: Vec::new() };
         let mut view = View::new(ReadyPolicy::All);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_too_old_to_begin_to_serve_on_when_it_never_was_listed_or_long_ago() {
+    fn a_watch_unlisted_or_too_old_needs_confirming() {
         let start = Instant::now();
         let mut view = View::new(ReadyPolicy::All);
         assert!(view.is_to_be_confirmed(Watch::Node, start));

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_ended_is_not_ready_whatever_its_condition_says() {
+    fn an_ended_pod_is_unready_despite_its_condition() {
         let conditions = json!([{"type": "Ready", "status": "True"}]);
         assert!(pod(json!({"metadata": {"name": "a", "uid": "1"}, "status": {"phase": "Running", "conditions": conditions}})).ready);
         assert!(!pod(json!({"metadata": {"name": "a", "uid": "1"}, "status": {"phase": "Failed", "conditions": conditions}})).ready);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_only_the_node_controller_calls_unready_is_told_from_one_that_the_kubelet_does() {
+    fn disowned_pods_differ_from_those_the_kubelet_calls_unready() {
         let disowned = |conditions: &[(&str, &str)], gates: &[&str]| {
             let conditions: Vec<_> = conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect();
             let gates: Vec<_> = gates.iter().map(|gate| json!({"conditionType": gate})).collect();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_without_replicas_wants_one_and_a_negative_number_none() {
+    fn missing_replicas_mean_one_and_negative_ones_none() {
         let desired = |spec| serde_json::from_value::<Deployment>(json!({"metadata": {}, "spec": spec})).expect("decodes").keep().desired;
         assert_eq!(desired(json!({})), 1);
         assert_eq!(desired(json!({"replicas": -3})), 0);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn named_ports_and_sidecars_are_probed_exec_probes_and_plain_init_containers_are_not() {
+    fn only_network_probes_outside_plain_init_containers_are_made() {
         let pod = pod(json!({
             "metadata": {"name": "a", "uid": "1"},
             "spec": {
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_taints_by_which_the_operator_drains_a_node_announce_its_departure_and_no_others() {
+    fn only_departure_taints_announce_that_a_node_leaves() {
         let node = |spec| serde_json::from_value::<Node>(json!({"metadata": {"name": "n"}, "spec": spec})).expect("decodes").keep();
         // Written out: a key that is dropped from the list by mistake is missed.
         let announced = [

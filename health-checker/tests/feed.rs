@@ -132,7 +132,7 @@ async fn a_list_is_as_old_as_its_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_silent_for_longer_than_bookmarks_take_is_given_up() {
+async fn a_watch_silent_beyond_its_bookmark_interval_is_abandoned() {
     let mut bed = start();
     bed.answer(LIST, list("5")).await;
     bed.watch(&watch_from("5"), vec![]).await;
@@ -164,7 +164,7 @@ async fn an_expired_version_leads_to_a_new_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_is_asked_again_and_never_at_a_pause_above_two_seconds() {
+async fn a_hung_server_is_asked_again_after_short_pauses() {
     let mut bed = start();
     let mut hung = Vec::new();
     for attempt in 0..10 {
@@ -179,7 +179,7 @@ async fn a_server_that_hangs_is_asked_again_and_never_at_a_pause_above_two_secon
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_at_once_every_time_does_not_make_the_feed_spin() {
+async fn watches_that_always_end_at_once_cause_no_spin() {
     let mut bed = start();
     let before = Instant::now();
     for version in 0..20 {
@@ -190,7 +190,7 @@ async fn a_watch_that_ends_at_once_every_time_does_not_make_the_feed_spin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_has_run_its_time_goes_on_where_it_ended() {
+async fn a_watch_that_lasted_continues_where_it_ended() {
     let mut bed = start();
     bed.answer(LIST, list("5")).await;
     let (uri, answer) = bed.request().await;
@@ -201,7 +201,7 @@ async fn a_watch_that_has_run_its_time_goes_on_where_it_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_watch_that_lived_the_next_failure_is_the_first_of_its_row() {
+async fn a_lasting_watch_resets_the_pause_after_failures() {
     let mut bed = start();
     for _ in 0..10 {
         bed.answer(LIST, "no list".to_owned()).await;
@@ -238,7 +238,7 @@ fn lines_with(words: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_answers_lists_and_refuses_watches_costs_one_line_and_one_more_when_a_watch_delivers() {
+async fn a_server_that_refuses_watches_costs_one_log_line() {
     // For all threads: what one thread alone logs may be left out because another one that logs nothing was there first.
     tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init();
     let mut bed = start();

@@ -90,7 +90,7 @@ async fn ask(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn any_path_answers_the_verdict_and_a_new_verdict_is_served_at_once() {
+async fn any_path_answers_the_latest_verdict_at_once() {
     let server = start(Limits::new(8));
     let mut stream = server.connect().await;
     assert!(ask(&mut stream).await.starts_with("HTTP/1.1 503 Service Unavailable\r\n"));
@@ -166,7 +166,7 @@ async fn slow_clients_are_cut_off_while_others_are_served() {
 }
 
 #[tokio::test]
-async fn a_full_house_of_silent_clients_does_not_keep_the_load_balancer_out() {
+async fn silent_clients_at_the_limit_do_not_block_balancers() {
     let server = start(Limits::new(4));
     let mut balancer = server.connect().await;
     ask(&mut balancer).await;
@@ -181,7 +181,7 @@ async fn a_full_house_of_silent_clients_does_not_keep_the_load_balancer_out() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_answers_does_not_hold_others_up() {
+async fn a_client_that_never_reads_does_not_delay_others() {
     let server = start(Limits::new(8));
     let mut greedy = server.connect().await;
     let requests = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(50_000);
@@ -190,7 +190,7 @@ async fn a_client_that_never_reads_answers_does_not_hold_others_up() {
 }
 
 #[tokio::test]
-async fn at_the_end_answers_say_so_and_idle_connections_are_closed() {
+async fn at_shutdown_answers_say_so_and_idle_connections_close() {
     let server = start(Limits::new(8));
     let mut idle = server.connect().await;
     ask(&mut idle).await;
@@ -204,7 +204,7 @@ async fn at_the_end_answers_say_so_and_idle_connections_are_closed() {
 }
 
 #[tokio::test]
-async fn the_port_is_taken_exclusively_and_a_conflict_says_what_to_do() {
+async fn the_port_is_taken_exclusively_and_conflicts_are_explained() {
     let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
     let first = bind_exclusively(any).expect("binds");
     let port = first.local_addr().expect("bound").port();
@@ -218,7 +218,7 @@ async fn the_port_is_taken_exclusively_and_a_conflict_says_what_to_do() {
 
 /// With proxy protocol on, an NLB's health checks carry a header without addresses (`LOCAL`), others one of the balancer's connection.
 #[tokio::test]
-async fn a_check_behind_a_header_of_the_proxy_protocol_is_answered() {
+async fn a_check_behind_a_proxy_protocol_header_is_answered() {
     let server = start(Limits { header: Duration::from_millis(200), ..Limits::new(8) });
     server.now_serves();
     let get = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -237,7 +237,7 @@ async fn a_check_behind_a_header_of_the_proxy_protocol_is_answered() {
 
 /// The table is full of clients that ask; the load balancer's new connection has a round trip to go before its request arrives.
 #[tokio::test]
-async fn clients_that_ask_do_not_push_out_a_balancer_that_has_only_just_connected() {
+async fn asking_clients_do_not_displace_a_newly_connected_balancer() {
     let server = start(Limits::new(4));
     server.now_serves();
     let mut rude = Vec::new();

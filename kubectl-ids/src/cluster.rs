@@ -483,7 +483,7 @@ mod tests {
     use k8s_openapi::{api::coordination::v1::LeaseSpec, apimachinery::pkg::apis::meta::v1::MicroTime};
 
     #[test]
-    fn an_operator_is_missed_after_two_durations_of_its_lease_or_soon_after_it_gave_it_back() {
+    fn an_operator_is_missed_after_two_lease_durations() {
         let lease = |holder: &str| {
             let spec = LeaseSpec {
                 holder_identity: Some(holder.into()),
@@ -500,7 +500,7 @@ mod tests {
     type Variables<'v> = &'v [(&'v str, &'v str)];
 
     #[test]
-    fn the_proxy_of_the_environment_is_taken_but_for_what_no_proxy_names() {
+    fn the_environment_sets_the_proxy_except_for_no_proxy_hosts() {
         let taken = |variables: &[(&str, &str)], api_server: &'static str| {
             let variable = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
             proxy(&ProxyVariables::read(variable), &Uri::from_static(api_server)).map(|uri| uri.to_string())

@@ -93,7 +93,7 @@ fn pod_gate(name: &str, namespace: &str, selected: &str, injected: bool) -> Valu
 }
 
 #[tokio::test]
-async fn pods_list_the_conditions_that_gates_of_pods_ask_for_as_the_operator_has_them_list_those() {
+async fn pods_list_the_conditions_that_their_gates_ask_for() {
     let gates = json!([
         pod_gate("open", "web", "edge", true),
         pod_gate("asks-not", "web", "edge", false),
@@ -109,7 +109,7 @@ async fn pods_list_the_conditions_that_gates_of_pods_ask_for_as_the_operator_has
 }
 
 #[tokio::test]
-async fn who_may_not_list_gates_of_pods_is_told_that_they_are_left_out() {
+async fn a_remark_says_when_pod_gates_may_not_be_listed() {
     let cluster = with_operator(&["run"], [(format!("{GROUP}/podreadinessgates"), Value::Null)]);
     let (snapshot, remarks) = observed(&cluster, &resource(&json!({}))).await;
     assert_eq!((snapshot.gates.conditions.len(), snapshot.gates.kept), (0, None));
@@ -117,7 +117,7 @@ async fn who_may_not_list_gates_of_pods_is_told_that_they_are_left_out() {
 }
 
 #[tokio::test]
-async fn gates_of_a_config_map_and_a_preset_are_counted_by_the_operators_flags() {
+async fn operator_flags_decide_whether_config_map_and_preset_gates_count() {
     let wanted = json!({"namespace": "web", "name": "edge"});
     let gate = json!({
         "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate", "metadata": {"name": "edge", "uid": "g"},
@@ -140,7 +140,7 @@ fn detaching_by(key: &str) -> IngressDaemonSet {
 }
 
 #[tokio::test]
-async fn a_detach_key_is_refused_where_the_operator_may_not_write_it_and_only_there() {
+async fn a_detach_key_is_refused_unless_the_operator_allows_it() {
     let resource = detaching_by("example.com/out");
     let refused = with_operator(&["run"], []);
     let (forecast, text) = planned(&refused, &resource).await;
@@ -158,7 +158,7 @@ async fn a_detach_key_is_refused_where_the_operator_may_not_write_it_and_only_th
 }
 
 #[tokio::test]
-async fn a_taint_that_the_operator_does_not_put_on_nodes_is_a_remark_of_the_plan() {
+async fn a_taint_that_is_not_allowed_only_causes_a_remark() {
     let resource = resource(&json!({"nodeReadinessTaint": {"key": "example.com/edge", "effect": "NoSchedule"}}));
     let (forecast, text) = planned(&with_operator(&["run"], []), &resource).await;
     assert!(text.contains("TaintNotAllowed") && text.contains("add web=example.com/edge to --allowed-node-taints"), "{text}");
@@ -168,7 +168,7 @@ async fn a_taint_that_the_operator_does_not_put_on_nodes_is_a_remark_of_the_plan
 }
 
 #[tokio::test]
-async fn what_is_assumed_is_said_where_the_operators_flags_cannot_be_read() {
+async fn a_remark_says_what_is_assumed_without_the_operators_flags() {
     let resource = detaching_by("example.com/out");
     for (what, operators) in [("may not list deployments in namespace ids", Value::Null), ("no operator in namespace ids", json!([]))] {
         let (snapshot, remarks) = observed(&with_operator(&["run"], [(OPERATOR.to_owned(), operators)]), &resource).await;
@@ -181,14 +181,14 @@ async fn what_is_assumed_is_said_where_the_operators_flags_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn who_may_not_list_the_resources_of_all_namespaces_is_told_so() {
+async fn a_remark_says_when_other_namespaces_may_not_be_listed() {
     let refused = [(format!("{GROUP}/ingressdaemonsets"), Value::Null)];
     let (_, remarks) = observed(&with_operator(&["run"], refused), &resource(&json!({}))).await;
     assert!(remarks.iter().any(|remark| remark.contains("ingressdaemonsets of other namespaces")), "{remarks:?}");
 }
 
 #[tokio::test]
-async fn a_file_that_is_longer_than_the_operator_takes_is_too_large_for_the_plan() {
+async fn the_plan_refuses_a_spec_beyond_the_operators_size_limit() {
     let template = |env: Value| {
         let container = json!({"name": "nginx", "image": "nginx:1.29", "env": env});
         resource(&json!({"template": {"metadata": {"labels": {"app": "edge"}}, "spec": {"containers": [container]}}}))
@@ -206,7 +206,7 @@ async fn a_file_that_is_longer_than_the_operator_takes_is_too_large_for_the_plan
 }
 
 #[tokio::test]
-async fn the_plan_says_which_resource_is_one_too_many_for_its_namespace() {
+async fn the_plan_refuses_a_resource_beyond_its_namespaces_limit() {
     let made = |name: &str, at: u32| {
         let mut made = resource(&json!({}));
         let created = format!("2026-01-01T{:02}:{:02}:00Z", at / 60, at % 60);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn undo_goes_one_recorded_revision_back_from_what_runs_and_never_to_that_of_the_spec() {
+    fn undo_never_picks_the_revision_of_the_spec() {
         let recorded = |(number, image): (i64, &str)| Revision {
             number,
             revision: hash::revision(&resource(image, None).spec.template),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_written_neither_moves_the_cursor_nor_makes_lines_of_its_own() {
+    fn foreign_text_neither_moves_the_cursor_nor_adds_lines() {
         let hostile = "a\x1b]0;title\x07b\x1b[2Jc\r\u{9b}31m\u{202e}d";
         assert_eq!(harmless(hostile), "a\u{fffd}]0;title\u{fffd}b\u{fffd}[2Jc\u{fffd}\u{fffd}31m\u{fffd}d");
         assert_eq!(harmless("\x1b[31mBlocked\x1b[0m\tä 世\n"), "\x1b[31mBlocked\x1b[0m\tä 世\n", "own colours and lines stay");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_of_its_column_is_coloured_and_a_pipe_gets_no_colour() {
+    fn only_the_word_in_its_column_is_coloured() {
         let rows = || vec![vec!["n1".into(), "Blocked".into(), "Blocked is not a colour here".into()]];
         let tone: fn(&str) -> Tone = tone_of;
         let on_terminal = table(TERMINAL, &["NODE", "PHASE", "MESSAGE"], rows(), Some((1, tone)));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_goes_up_by_as_many_lines_as_it_has_shown() {
+    fn a_screen_goes_up_by_the_lines_it_has_shown() {
         let mut screen = Screen::default();
         assert_eq!(screen.replace("a\nb\n", (80, 24)), "\r\x1b[Ja\nb\n");
         assert_eq!(screen.replace("a\nb\n", (80, 24)), "", "nothing has changed");

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_that_is_asked_is_the_one_on_the_line() {
+    fn completion_asks_the_cluster_named_on_the_line() {
         let words: Vec<_> = ["status", "-n", "web", "--context=prod"].map(str::to_owned).into();
         let global = with_options(&Global::default(), &words);
         assert_eq!((global.namespace.as_deref(), global.context.as_deref()), (Some("web"), Some("prod")));

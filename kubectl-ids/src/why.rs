@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_a_gate_keeps_pods_away_from_names_the_gate_and_where_it_says_what_it_waits_for() {
+    fn why_names_the_gate_that_keeps_pods_from_a_node() {
         for (gate, see) in [
             ("network", "kubectl get nrg network"),
             ("web/other", "kubectl get ids other -n web"),
@@ -303,7 +303,7 @@ mod tests {
 
     /// What the operator has written of it comes first, then what its ledger counts.
     #[test]
-    fn of_a_suspect_the_sentence_of_the_operator_and_the_counts_of_the_ledger_are_said() {
+    fn why_shows_a_suspects_message_and_ledger_counts() {
         let mut resource = resource();
         let said =
             "suspect since 2026-01-01T00:00:00Z: it fell 2 times, the last time a container restarted; the node counts as good later";
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_of_nobody_known_is_to_be_tolerated_and_one_of_a_gate_beside_it_is_not() {
+    fn an_unknown_taint_needs_a_toleration_unlike_a_gates_taint() {
         let (_, message) = asked(&[("example.com/gpu", None), ("example.com/network", Some("network"))]).reason;
         assert!(message.contains("not tolerate all of the Node's taints (example.com/gpu:NoSchedule): add a toleration"), "{message}");
         assert!(message.contains("gate network keeps taint"), "{message}");

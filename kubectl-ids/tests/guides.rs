@@ -45,7 +45,7 @@ fn is_known(words: &[String]) -> Result<(), clap::Error> {
 }
 
 #[test]
-fn every_command_of_the_plugin_in_a_guide_is_one_that_it_takes() {
+fn guides_use_only_commands_that_the_plugin_takes() {
     let mut seen = 0;
     for (path, text) in guides() {
         for words in commands(&text, "kubectl ids") {
@@ -60,7 +60,7 @@ fn every_command_of_the_plugin_in_a_guide_is_one_that_it_takes() {
 }
 
 #[test]
-fn every_make_target_in_a_guide_is_one_of_the_makefile() {
+fn guides_use_only_make_targets_of_the_makefile() {
     let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
     for (path, text) in guides() {
         for words in commands(&text, "make") {
@@ -72,7 +72,7 @@ fn every_make_target_in_a_guide_is_one_of_the_makefile() {
 }
 
 #[test]
-fn every_file_of_the_repository_that_a_command_applies_is_there() {
+fn guides_apply_only_files_that_exist_in_the_repository() {
     let mut seen = 0;
     for (path, text) in guides() {
         for words in commands(&text, "kubectl") {
@@ -87,7 +87,7 @@ fn every_file_of_the_repository_that_a_command_applies_is_there() {
 }
 
 #[test]
-fn who_uninstalls_with_helm_deletes_the_crds_of_this_project_by_name_and_no_others() {
+fn the_helm_uninstall_guide_deletes_exactly_this_projects_crds() {
     let manifests = fs::read_dir(repository().join("crds/manifests")).unwrap().map(|entry| entry.unwrap().path());
     let manifests = manifests.filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     let ours: BTreeSet<String> = manifests.map(|path| format!("{}.{GROUP}", path.file_stem().unwrap().display())).collect();
@@ -100,7 +100,7 @@ fn who_uninstalls_with_helm_deletes_the_crds_of_this_project_by_name_and_no_othe
 }
 
 #[test]
-fn no_guide_edits_a_file_in_a_way_that_only_gnu_sed_knows() {
+fn no_guide_needs_gnu_sed_to_edit_files() {
     // The sed of macOS takes the next word for the suffix of a backup.
     let guides = guides();
     let found: Vec<_> = guides.iter().filter(|(_, text)| text.contains("sed -i ")).map(|(path, _)| path.display().to_string()).collect();

@@ -89,7 +89,7 @@ fn a_rollout_under_way_is_readable_in_a_pipe() {
 }
 
 #[test]
-fn a_terminal_of_80_columns_gets_colours_and_no_longer_line() {
+fn a_terminal_of_80_columns_gets_colours_and_fitting_lines() {
     let text = StatusView::of(&rolling()).render(TERMINAL, NOW);
     assert_snapshot!(text.replace('\x1b', "ESC"));
 }
@@ -112,7 +112,7 @@ fn programs_get_the_same_as_json() {
 }
 
 #[test]
-fn output_that_cannot_be_rewritten_gets_a_line_for_each_change() {
+fn output_that_cannot_be_rewritten_gets_a_line_per_change() {
     let (before, after) = (StatusView::of(&rolling()), StatusView::of(&complete()));
     assert_eq!(before.changes(Some(&before)), Vec::<String>::new());
     assert_snapshot!(format!("{}\n--\n{}", before.changes(None).join("\n"), after.changes(Some(&before)).join("\n")));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_one_place_and_inside_of_each_other_can_each_be_chosen() {
+    fn overlapping_faults_can_each_be_chosen() {
         let one_place = [fault("n", "a", "b"), fault("m", "a", "c")];
         assert_eq!(rewritten("x = a;", &one_place), "x = (if n { b } else if m { c } else { a });");
         let nested = [fault("inner", "b", "c"), fault("outer", "f(b)", "d")];
@@ -148,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_there_more_than_once_is_found_within_another() {
+    fn a_repeated_text_is_found_by_its_surrounding_text() {
         let place = Fault { within: Some("second(a)".into()), ..fault("n", "a", "b") };
         assert_eq!(rewritten("first(a); second( a )", &[place]), "first(a); second( (if n { b } else { a }) )");
     }
 
     #[test]
-    fn a_fault_that_is_built_alone_stands_in_the_place_of_the_original() {
+    fn a_fault_built_alone_replaces_the_original() {
         assert_eq!(broken("const N: u32 = 5;", &fault("n", "= 5", "= 6")).unwrap(), "const N: u32 = 6;");
     }
 }

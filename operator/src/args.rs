@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_written_to_nodes_is_what_the_flags_say() {
+    fn flags_decide_what_may_be_written_to_nodes() {
         let rights = |arguments: &[&str]| {
             let line = ["operator", "run"].iter().chain(arguments);
             let Command::Run(run) = Arguments::try_parse_from(line).map_err(|error| error.to_string())?.command else { unreachable!() };
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn backfill_is_asked_for_by_the_flag_or_by_the_variable_of_the_original() {
+    fn backfill_is_requested_by_flag_or_original_variable() {
         let asked = |arguments: &[&str], value: Option<&str>| {
             let environment: Vec<_> = value.map(|value| ("STARTUP_BACKFILL", value)).into_iter().collect();
             compat(arguments, &environment).map(|flags| flags.startup_backfill)
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_is_named_by_the_flag_or_by_the_environment_in_both_spellings() {
+    fn flag_or_environment_in_either_spelling_names_a_config_map() {
         let maps = |namespace: &str, names: &[&str]| {
             Some(ConfigMaps { namespace: namespace.into(), names: names.iter().map(ToString::to_string).collect() })
         };
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_is_asked_for_by_the_flag_or_by_the_environment_in_both_spellings() {
+    fn flag_or_environment_in_either_spelling_requests_one_pass() {
         for (arguments, environment, wanted) in [
             (&[][..], &[][..], None),
             (&["--run-as-daemon=false"], &[("TAINT_RUN_AS_DAEMON", "true")], Some(false)),

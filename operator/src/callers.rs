@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_the_oldest_connection_of_the_address_with_most_of_them_gives_way() {
+    fn at_the_limit_the_busiest_address_loses_its_oldest_connection() {
         let [crowd, server] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
         let (mut callers, kept, of_crowd) = callers_of(crowd, server);
         assert!(of_crowd.iter().all(|gone| !gone.is_cancelled()), "there was room");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_those_of_the_command_line_then_of_the_environment_then_the_default() {
+    fn options_come_from_command_line_then_environment_then_default() {
         assert_eq!(by(&["run"], &json!([])).node_rights, NodeRights::default());
         let keys = |options: OperatorOptions| options.node_rights.detach_keys;
         let (one, two): (NamespaceKeys, NamespaceKeys) = (KeyPattern::One("a/b".into()).into(), KeyPattern::Of("c".into()).into());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_of_a_config_map_and_a_preset_are_read_in_each_spelling() {
+    fn config_map_and_preset_gates_are_read_in_each_spelling() {
         let compat = by(&["run", "--preset=startup.k8s.io", "--preset-namespace", "ops"], &json!([])).compat;
         assert_eq!((compat.preset, compat.preset_namespace.as_str()), (Some(BuiltInGate::Startup), "ops"));
         for arguments in [&["run", "--legacy-configmap"][..], &["run", "--legacy-configmap", "--preset=startup.k8s.io"]] {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn other_options_are_passed_over_also_those_of_a_newer_release() {
+    fn other_options_are_ignored_even_from_newer_releases() {
         let arguments = ["run", "--listen-address=$(POD_IP):8080", "--newer", "x", "--no-leader-election", "--allowed-detach-keys=a/b"];
         let variables =
             json!([{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {"name": "LOG_FORMAT", "value": "?"}]);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_and_looks_at_it_together_last_as_long_as_asked_for() -> anyhow::Result<()> {
+    fn lease_and_retries_together_last_as_long_as_configured() -> anyhow::Result<()> {
         for (arguments, milliseconds, deadline, renewal) in [
             (&[][..], 13_500, 9_000, 2_000),
             (&["--lease-duration-seconds=6"], 4_500, 3_000, 750),
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_shorter_than_six_looks_is_refused_with_both_options() {
+    fn a_lease_shorter_than_six_retries_is_refused() {
         let error = times(&["--lease-duration-seconds=3", "--lease-retry-milliseconds=900"]).expect_err("too short").to_string();
         assert!(error.contains("--lease-duration-seconds=3") && error.contains("--lease-retry-milliseconds=900"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_is_asked_to_stop_leaves_the_lease_to_whoever_wants_it() -> anyhow::Result<()> {
+    async fn a_replica_asked_to_stop_releases_its_lease() -> anyhow::Result<()> {
         let (lease, run, stop) = (unheld(), run(&["--identity=a"]), CancellationToken::new());
         let work = async {
             assert_eq!(holder(&lease).as_deref(), Some("a"));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_whose_lease_another_one_has_taken_acts_no_more_and_lets_it_be() -> anyhow::Result<()> {
+    async fn a_replica_stops_acting_when_another_takes_its_lease() -> anyhow::Result<()> {
         let (lease, run) = (unheld(), run(&["--identity=a"]));
         let work = async {
             lease.lock().unwrap()["spec"]["holderIdentity"] = "b".into();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_held_until_its_time_is_over_or_it_was_released() {
+    fn a_lease_is_held_until_it_expires_or_is_released() {
         let renewed = "2026-01-01T00:00:00.000000Z";
         let at = 1_767_225_600;
         assert_eq!(held_by(lease("operator-1", renewed), at + 13), Some("operator-1".into()));

@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_may_stop_early_and_a_full_disk_is_an_error() {
+    fn printing_fails_on_a_full_disk_but_not_broken_pipe() {
         let mut written = Vec::new();
         print(&mut written, "all of it\n").unwrap();
         assert_eq!(written, b"all of it\n");

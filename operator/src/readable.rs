@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_decoded_any_more_stays_as_it_was_until_it_is_gone() {
+    fn an_undecodable_object_keeps_its_last_state_until_removed() {
         let mut known = Readable::<&str, NodeReadinessGate>::default();
         let key = |known: &Readable<&str, NodeReadinessGate>| known.objects.get("edge").map(|gate| gate.spec.taint.key.clone());
         known.take("edge", gate("a"));

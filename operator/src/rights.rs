@@ -165,7 +165,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_refusal_names_the_right_that_is_missing_unless_somebody_else_refused() {
+    fn a_refusal_names_a_right_only_if_one_is_missing() {
         let user = "User \"system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator\"";
         for (message, right) in [
             (
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_protobuf_names_the_right_as_one_in_json_does() {
+    fn protobuf_and_json_refusals_name_the_same_missing_right() {
         let text = "nodes is forbidden: User \"u\" cannot list resource \"nodes\" in API group \"\" at the cluster scope";
         let json = json!({"kind": "Status", "message": text, "code": 403}).to_string().into_bytes();
         let protobuf =
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_refused_is_counted_and_told_for_ten_minutes_and_whoever_asked_gets_the_answer() {
+    async fn a_refused_request_is_counted_and_reported_for_ten_minutes() {
         let mut registry = Registry::default();
         let rights = Rights::registered(&mut registry);
         let message = "nodes is forbidden: User \"u\" cannot get resource \"nodes\" in API group \"\" at the cluster scope";

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_resource_whose_spec_takes_too_much_that_is_left_out_and_its_neighbours_stay() {
+    fn only_the_oversized_part_of_a_spec_is_left_out() {
         let small = resource(&json!({ "template": {} }));
         for mut spec in [many_mappings(), deep(200), json!({ "template": { "x": vec![0; 70_000] } })] {
             spec["paused"] = true.into();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_that_takes_too_much_is_left_out_field_by_field() {
+    fn oversized_metadata_is_left_out_field_by_field() {
         let labels: BTreeMap<_, _> = (0..100_000).map(|number| (format!("l{number}"), "x")).collect();
         let managed = json!([{ "manager": "x", "time": "2026-11-28T00:00:00Z", "fieldsV1": deep(200) }]);
         let large = json!({ "metadata": { "name": "a", "labels": labels, "annotations": { "k": "v" }, "managedFields": managed }, "spec": { "replicas": 2 } });

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_has_so_many_turns_whatever_another_has_and_waits_the_longer_the_more_it_asks() {
+    fn namespaces_have_separate_turns_and_wait_longer_when_asking_more() {
         let turns = Turns::default();
         let taken: Vec<_> = (0..AT_ONCE).filter_map(|_| turns.take("tenant").ok()).collect();
         assert_eq!(taken.len(), AT_ONCE);

@@ -56,7 +56,7 @@ fn expressions(rules: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_metric_that_an_alert_or_a_guide_names_is_one_of_the_operators() {
+fn alerts_and_guides_name_only_metrics_of_the_operator() {
     let source = operator();
     for path in ["deploy/optional/alerts.rules.yaml", "docs/operations.md", "docs/node-readiness.md", "docs/pod-readiness.md", "README.md"]
     {
@@ -68,7 +68,7 @@ fn every_metric_that_an_alert_or_a_guide_names_is_one_of_the_operators() {
 }
 
 #[test]
-fn every_alert_has_an_expression_over_a_metric_and_every_label_value_in_it_is_one_that_the_operator_sets() {
+fn alert_expressions_use_only_label_values_of_the_operator() {
     let (source, rules) = (operator(), text("deploy/optional/alerts.rules.yaml"));
     let expressions = expressions(&rules);
     assert_eq!(expressions.len(), rules.matches("- alert: ").count());
@@ -83,7 +83,7 @@ fn every_alert_has_an_expression_over_a_metric_and_every_label_value_in_it_is_on
 }
 
 #[test]
-fn an_alert_leads_to_the_section_of_its_name_where_there_is_one() {
+fn an_alert_links_to_its_own_section_if_one_exists() {
     let (rules, guide) = (text("deploy/optional/alerts.rules.yaml"), text("docs/operations.md"));
     let sections: BTreeSet<_> = guide.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let mut own = 0;

@@ -81,7 +81,7 @@ fn nobody() -> Client {
 }
 
 #[tokio::test]
-async fn three_years_of_replaced_leaves_and_authorities_fail_no_handshake_of_who_learns_of_them_minutes_late() {
+async fn certificate_rotations_fail_no_handshake_despite_minutes_of_delay() {
     let serving = Serving::default();
     let (address, _stop) = start(serving.clone(), nobody()).await;
     let mut now = START;
@@ -116,7 +116,7 @@ async fn three_years_of_replaced_leaves_and_authorities_fail_no_handshake_of_who
 }
 
 #[tokio::test]
-async fn clients_that_come_all_the_time_notice_nothing_of_a_rotation() {
+async fn clients_connect_without_failures_during_a_rotation() {
     let serving = Serving::default();
     let first = Certificates::new(&names(), START).unwrap();
     serving.set(&first).unwrap();
@@ -144,7 +144,7 @@ async fn clients_that_come_all_the_time_notice_nothing_of_a_rotation() {
 }
 
 #[test]
-fn certificates_for_another_service_or_that_are_over_are_of_no_use() {
+fn certificates_that_expired_or_name_another_service_are_unusable() {
     let certificates = Certificates::new(&names(), START).unwrap();
     assert!(certificates.next(&["other.system.svc".to_owned()], START).is_err());
     assert!(certificates.next(&names(), START + 31 * DAY).is_err());
@@ -167,7 +167,7 @@ async fn post(address: SocketAddr, trusted: &str, path: &str, body: &str) -> (u1
 }
 
 #[tokio::test]
-async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_what_is_no_review() {
+async fn the_webhook_taints_new_nodes_only_for_enforced_gates() {
     let gate = |name: &str, satisfiable: &str| {
         json!({
             "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "NodeReadinessGate",
@@ -234,7 +234,7 @@ async fn the_webhook_answers_reviews_for_gates_that_are_enforced_and_refuses_wha
 }
 
 #[tokio::test]
-async fn the_webhook_gives_pods_the_conditions_of_the_gates_of_their_namespace_that_the_operator_keeps() {
+async fn the_webhook_adds_only_gate_conditions_of_the_pods_namespace() {
     let gate = |namespace: &str, index: usize, type_: &str, more: Value| {
         let mut spec = json!({
             "conditionType": type_, "source": {"manual": {}}, "selector": {"matchLabels": {"app": "web"}}, "admission": {"onCreate": "Auto"},
@@ -301,7 +301,7 @@ async fn the_webhook_gives_pods_the_conditions_of_the_gates_of_their_namespace_t
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_come_to_its_end_gives_its_connection_back() {
+async fn an_incomplete_request_times_out_and_frees_its_connection() {
     let serving = Serving::default();
     let certificates = Certificates::new(&names(), START).unwrap();
     serving.set(&certificates).unwrap();

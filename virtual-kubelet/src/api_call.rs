@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_delay_doubles_from_the_first_and_stops_at_the_cap() {
+    fn the_retry_delay_doubles_up_to_the_cap() {
         let (first, cap) = (Duration::from_millis(250), Duration::from_secs(30));
         assert_eq!(retry_delay(1, first, cap), first);
         assert_eq!(retry_delay(2, first, cap), first * 2);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_told_of_errors_made_with_it_and_of_no_others() {
+    fn an_error_has_only_the_kind_it_was_made_with() {
         assert!(ProviderError::not_found("a").is_not_found());
         assert!(!ProviderError::not_found("a").is_invalid_input());
         assert!(ProviderError::invalid_input("a").is_invalid_input());

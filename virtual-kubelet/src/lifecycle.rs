@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn readiness_and_the_end_are_told_also_to_those_who_ask_late() {
+    async fn late_callers_also_learn_of_readiness_and_the_end() {
         let lifecycle = Lifecycle::<String>::default();
         assert_eq!(lifecycle.ready().now_or_never(), None);
         lifecycle.set_ready();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_that_ended_before_it_was_ready_never_becomes_ready() {
+    async fn a_controller_that_ended_unready_never_becomes_ready() {
         let lifecycle = Lifecycle::<String>::default();
         let (ready, done) = (lifecycle.ready(), lifecycle.done());
         drop(lifecycle);

@@ -10,7 +10,7 @@ fn due(queue: &mut KeyedQueue<&'static str>) -> Vec<&'static str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_may_give_up_after_twenty_tries_and_the_key_is_gone_then() {
+async fn a_key_is_removed_once_its_policy_gives_up() {
     let policy = RetryPolicy::new(|attempt: &Attempt<'_, &str>| if attempt.tries < 20 { Retry::After(SECOND) } else { Retry::GiveUp });
     let mut queue = KeyedQueue::default();
     queue.add("a");
@@ -27,7 +27,7 @@ async fn a_policy_may_give_up_after_twenty_tries_and_the_key_is_gone_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_default_policy_never_gives_up_and_waits_thirty_seconds_at_most() {
+async fn the_default_policy_never_gives_up_and_bounds_its_pauses() {
     let (policy, mut queue, started) = (RetryPolicy::default(), KeyedQueue::default(), Instant::now());
     queue.add("a");
     for _ in 0..1000 {
@@ -54,7 +54,7 @@ async fn a_fixed_pause_is_kept_at_each_try() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_is_told_the_key_the_tries_since_when_and_why() {
+async fn a_policy_receives_key_tries_first_time_and_error() {
     let started = Instant::now();
     let policy = RetryPolicy::new(move |attempt: &Attempt<'_, &str>| {
         assert_eq!((*attempt.key, attempt.first_added, attempt.error), ("a", started, "no"));
@@ -87,7 +87,7 @@ async fn an_empty_queue_waits_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_are_due_come_in_the_order_in_which_they_were_added() {
+async fn due_keys_come_in_the_order_of_their_addition() {
     let mut queue = KeyedQueue::default();
     for key in ["c", "a", "b"] {
         queue.add(key);
@@ -96,7 +96,7 @@ async fn keys_that_are_due_come_in_the_order_in_which_they_were_added() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_come_in_the_order_of_their_times_and_not_before() {
+async fn delayed_keys_come_in_order_and_only_when_due() {
     let (mut queue, started) = (KeyedQueue::default(), Instant::now());
     for (key, seconds) in [("c", 3), ("a", 1), ("b", 2)] {
         queue.add_after(key, SECOND * seconds);
@@ -130,7 +130,7 @@ async fn a_key_that_becomes_due_earlier_moves_to_the_front() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_added_while_it_is_worked_on_comes_again_afterwards_and_not_before() {
+async fn a_key_added_in_progress_returns_only_after_completion() {
     let mut queue = KeyedQueue::default();
     queue.add("a");
     let key = queue.next().await;
@@ -144,7 +144,7 @@ async fn a_key_added_while_it_is_worked_on_comes_again_afterwards_and_not_before
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_added_while_it_is_worked_on_does_not_wait_for_the_pause_of_a_failure() {
+async fn a_key_added_in_progress_skips_the_pause_after_failure() {
     let (policy, mut queue) = (RetryPolicy::fixed(SECOND * 30), KeyedQueue::default());
     queue.add("a");
     let key = queue.next().await;
@@ -181,7 +181,7 @@ async fn a_success_starts_the_pauses_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_forgotten_while_it_is_worked_on_is_not_tried_again() {
+async fn a_key_forgotten_in_progress_is_not_retried() {
     let (policy, mut queue) = (RetryPolicy::fixed(SECOND), KeyedQueue::default());
     queue.add("a");
     let key = queue.next().await;
@@ -191,7 +191,7 @@ async fn a_key_forgotten_while_it_is_worked_on_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_added_again_after_it_was_forgotten_in_progress_is_tried_again() {
+async fn a_key_added_after_being_forgotten_in_progress_is_retried() {
     let (policy, mut queue) = (RetryPolicy::fixed(SECOND), KeyedQueue::default());
     queue.add("a");
     let key = queue.next().await;
@@ -210,7 +210,7 @@ async fn a_wait_that_is_given_up_loses_no_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_failing_from_its_failure_to_its_next_success() {
+async fn a_key_is_failing_until_its_next_success() {
     let mut queue = KeyedQueue::default();
     queue.add("a");
     let key = queue.next().await;
@@ -224,7 +224,7 @@ async fn a_key_is_failing_from_its_failure_to_its_next_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_ends_the_row_of_failures_of_a_key_that_is_due_again() {
+async fn a_success_resets_the_failures_of_a_key_added_again() {
     let (policy, mut queue) = (RetryPolicy::exponential(SECOND, SECOND * 60), KeyedQueue::default());
     queue.add("a");
     for pause in [1, 2, 4] {

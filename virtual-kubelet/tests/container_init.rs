@@ -63,7 +63,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn a_volume_appears_at_a_missing_path_below_the_root_and_the_host_does_not_get_it() {
+fn a_volume_at_a_missing_path_leaves_the_host_unchanged() {
     let place = Place::new("root");
     let output = place.run("cat /vk-test-only/deep/file; ls /vk-test-only; ls -d /usr", &[("volume", "/vk-test-only/deep", true)], None);
     assert_eq!(text(&output), "contentdeep\n/usr\n");
@@ -71,7 +71,7 @@ fn a_volume_appears_at_a_missing_path_below_the_root_and_the_host_does_not_get_i
 }
 
 #[test]
-fn a_volume_that_covers_the_agents_own_directory_hides_no_other_volume() {
+fn a_volume_covering_the_agents_directory_hides_no_other_volume() {
     let place = Place::new("covers");
     let above = std::env::temp_dir().to_string_lossy().into_owned();
     let targets = [("volume", "/vk-test-only", true), ("volume", above.as_str(), true), ("volume", "/etc/vk-test-only", true)];
@@ -80,7 +80,7 @@ fn a_volume_that_covers_the_agents_own_directory_hides_no_other_volume() {
 }
 
 #[test]
-fn a_missing_path_below_a_directory_keeps_that_directorys_other_entries() {
+fn a_missing_mount_path_keeps_its_directorys_other_entries() {
     let place = Place::new("etc");
     let script = "cat /etc/vk-test-only/file; cat /etc/passwd > /dev/null && echo passwd";
     let output = place.run(script, &[("volume", "/etc/vk-test-only", true)], None);
@@ -89,7 +89,7 @@ fn a_missing_path_below_a_directory_keeps_that_directorys_other_entries() {
 }
 
 #[test]
-fn a_single_file_can_be_mounted_and_read_only_means_it() {
+fn a_single_file_can_be_mounted_read_only() {
     let place = Place::new("file");
     let script =
         "cat /etc/vk-test-file; (echo x > /etc/vk-test-file) 2>/dev/null || echo refused; echo y > /vk-test-rw/new && echo written";

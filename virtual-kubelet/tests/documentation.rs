@@ -82,7 +82,7 @@ fn the_table_of_flags_is_what_the_binary_takes() {
 /// What the examples do is the compiler's to judge (`cargo test --doc`); this is that nothing is left out. Fields and variants
 /// are not asked for.
 #[test]
-fn every_public_item_is_used_in_an_example_of_its_own_of_its_type_or_of_its_module() {
+fn every_public_item_appears_in_an_example() {
     let items = public_items(&repository().join("virtual-kubelet/src"));
     assert!(items.len() > 150, "only {} items were found: the source has another form", items.len());
     let missing: Vec<&str> = items.iter().filter(|item| !item.is_shown()).map(|item| item.path.as_str()).collect();
@@ -109,7 +109,7 @@ fn the_library_alone_chooses_no_version_of_the_kubernetes_api() {
 }
 
 #[test]
-fn an_import_a_comment_a_hidden_line_and_an_ignored_example_show_nothing() {
+fn imports_comments_hidden_lines_and_ignored_examples_show_nothing() {
     let shown = "```\nuse a::{\n    Imported,\n};\nuse a::Imported;\n// Commented\n# let hidden = Hidden;\nSeen::new();\n```";
     let docs = format!("{shown}\nText\n```ignore\nIgnored\n```");
     let seen = |name: &str| examples(&docs).iter().any(|example| uses(example, name, &Use::Word));
@@ -120,7 +120,7 @@ fn an_import_a_comment_a_hidden_line_and_an_ignored_example_show_nothing() {
 }
 
 #[test]
-fn a_method_a_function_and_what_belongs_to_a_type_are_told_apart() {
+fn methods_functions_and_associated_items_are_told_apart() {
     let of_queue = Use::Associated { of: "Queue".into() };
     assert!(uses("queue.add(1)", "add", &Use::Method) && !uses("add(1)", "add", &Use::Method));
     assert!(uses("add(1)", "add", &Use::Function) && !uses("queue.add(1)", "add", &Use::Function));

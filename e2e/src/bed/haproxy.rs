@@ -406,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_missing_or_cannot_be_read_is_no_zero() {
+    fn a_missing_or_unreadable_counter_is_an_error() {
         assert!(Counters::parse(&CSV.replace("hrsp_5xx", "renamed")).is_err());
         assert!(Counters::parse(&CSV.replace("OPEN,4,", "OPEN,many,")).is_err());
     }
 
     #[test]
-    fn lines_of_the_log_tell_which_node_came_or_went_and_how_many_are_left() {
+    fn log_lines_tell_the_changed_node_and_serving_count() {
         let down = "[WARNING]  (12) : Server nodes/n1 is DOWN, reason: Layer7 wrong status, code: 503, info: \"Service Unavailable\", check \
                     duration: 0ms. 3 active and 0 backup servers left. 0 sessions active, 0 requeued, 0 remaining in queue.";
         let change = Change::parse(down).unwrap();

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart_by_who_asks_and_what_was_answered() {
+    fn requests_are_told_apart_by_user_and_answer() {
         let mut requests = Requests::default();
         let lease = json!({ "apiGroup": "coordination.k8s.io", "resource": "leases", "name": "l", "namespace": "n" });
         requests.note(&entry(operator::USER, "update", &lease, 200));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_agent_may_be_told_no_while_the_authorizer_lags_and_nobody_else_may() {
+    fn only_node_agents_are_excused_while_the_authorizer_lags() {
         let mut requests = Requests::default();
         for user in ["system:node:n1", operator::USER] {
             for code in [403, 200] {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_of_the_node_agent_grants_what_its_readme_says() {
+    fn the_node_agents_manifest_grants_what_its_readme_says() {
         let path = images::repository().join("deploy/virtual-kubelet/rbac.yaml");
         let objects = serde_saphyr::from_multiple::<Value>(&std::fs::read_to_string(path).unwrap()).unwrap();
         let rules = objects.iter().filter(|object| object["rules"].is_array()).flat_map(|object| object["rules"].as_array().unwrap());

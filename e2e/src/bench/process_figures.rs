@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_user_and_system_time_whatever_the_program_is_called() {
+    fn cpu_time_is_read_despite_odd_program_names() {
         let stat = "4242 (a) b (c) S 1 4242 4242 0 -1 4194560 100 0 0 0 731 269 5 6 20 0 9 0 123 456 789";
         assert_eq!(cpu_ticks(stat), Some(1000));
     }

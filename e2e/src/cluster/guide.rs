@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_goes_on_after_a_backslash_a_pipe_and_in_quotes_and_what_else_follows_is_printed() {
+    fn a_command_continues_after_backslash_pipe_or_open_quote() {
         let text = "Do\n```console\n$ one \\\n  two\nNAME\n\n$ three # n1\n$ a '\"\nb'\nc\n$ d |\n  e\n```\nand\n```yaml\n$ no\n```\n";
         assert_eq!(commands(text), ["one \\\n  two", "three # n1", "a '\"\nb'", "d |\n  e"]);
     }

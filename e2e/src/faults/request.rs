@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_the_past_keeps_what_else_was_asked_for() {
+    fn a_list_of_the_past_keeps_other_query_parameters() {
         let request = http::Request::get("/api/v1/nodes?limit=100&resourceVersion=0&labelSelector=a%3Db").body(()).unwrap();
         let head = as_of(request.into_parts().0, 7).unwrap();
         assert_eq!(head.uri, "/api/v1/nodes?limit=100&labelSelector=a%3Db&resourceVersion=7&resourceVersionMatch=Exact");
@@ -188,7 +188,7 @@ mod tests {
 
     /// Else each second of a clock would be another request, and none would ever succeed where each fails once.
     #[test]
-    fn a_status_in_which_only_seconds_were_counted_is_the_same_write() {
+    fn statuses_differing_only_in_seconds_are_the_same_write() {
         let write = |counted: u32, grants: u32| {
             let wait = serde_json::json!({ "for": "Pods", "since": 1_795_274_891, "seconds": counted });
             patch(&serde_json::json!({ "status": {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_either_end_saw_fail_fails_the_load_and_so_do_too_few_for_its_duration() {
+    fn failed_or_too_few_requests_fail_the_load() {
         assert!(outcome(1000, 0, 0).expect(0).is_ok());
         assert!(outcome(999, 0, 0).expect(0).is_err());
         assert!(outcome(1000, 1, 0).expect(0).is_err());

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_error_that_wrk_prints_counts_as_a_failure() {
+    fn every_error_that_wrk_prints_counts_as_a_failure() {
         let text = "  900 requests in 1.50m, 1.11MB read\n  Socket errors: connect 1, read 2, write 3, timeout 4\n  \
                     Non-2xx or 3xx responses: 5\n";
         let summary = Summary::parse(text).unwrap();

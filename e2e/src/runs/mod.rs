@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_item_is_worked_on_once_and_none_begins_after_an_error() {
+    fn each_item_runs_once_and_none_after_an_error() {
         let done = Mutex::new(Vec::new());
         several(3, 0..20, |item| {
             done.lock().push(item);

@@ -162,19 +162,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repetitions_differ_in_their_part_and_every_second_demo_runs_beside_a_compiler() {
+    fn only_every_second_demo_runs_beside_a_compiler() {
         assert_eq!(part(1, 1, DEMO), "alone");
         assert_eq!([part(1, 3, DEMO), part(2, 3, DEMO)], ["1 of 3", "2 of 3, beside a compiler"]);
         assert_eq!(part(2, 3, "an_operator_dies"), "2 of 3");
     }
 
     #[test]
-    fn a_soak_of_some_scenarios_leaves_the_state_of_a_soak_of_all_alone() {
+    fn a_partial_soak_leaves_the_full_soaks_state_alone() {
         assert_eq!([state_file(None), state_file(Some(DEMO))], ["soak.json", "soak-demo.json"]);
     }
 
     #[test]
-    fn a_whole_name_chooses_that_one_and_a_part_all_that_have_it() {
+    fn a_whole_name_chooses_one_and_a_part_all_matches() {
         let names = ["the_demo_of_others", "an_operator_dies", DEMO];
         assert_eq!(choose(&names, None), names);
         assert_eq!(choose(&names, Some(DEMO)), [DEMO]);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_end_after_a_good_verdict_is_a_failure_and_one_after_a_bad_verdict_is_no_other() {
+    fn a_bad_exit_fails_only_a_good_verdict() {
         let ends = |printed: &str, status| {
             let mut verdict = read_verdict(printed, "traffic").unwrap();
             (verdict.ends(ExitStatus::from_raw(status)), verdict.failure)
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_repeated_in_the_environment_that_it_had_and_its_dump_is_its_own() {
+    fn a_failure_is_repeated_in_its_own_environment() {
         let mut verdict = read_verdict("FAILED after 4.0 s: a_name: why", "1.34.4").unwrap();
         let alone = told(&verdict, "log", |_| true);
         assert!(alone.contains("bed/dumps/a_name\n") && !alone.contains('='), "{alone}");

@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_panic_is_found_in_a_log_of_a_pod_however_deep_and_not_in_its_volumes() {
+    fn panics_are_found_in_logs_but_not_in_volumes() {
         let directory = std::env::temp_dir().join(format!("panics-{}", std::process::id()));
         let (logs, volumes) = (directory.join("n1/pods/edge"), directory.join("n1/volumes"));
         for place in [&logs, &volumes] {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_ended_with_the_code_of_a_panic_has_panicked_also_when_it_runs_again() {
+    fn a_container_exiting_with_the_panic_code_has_panicked() {
         let pod = |state: Value, last: Value| {
             let object: DynamicObject = serde_json::from_value(json!({
                 "metadata": { "name": "operator-1", "resourceVersion": "1" },

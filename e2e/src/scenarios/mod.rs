@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_group_runs_can_be_run_alone_and_is_in_one_group() {
+    fn grouped_scenarios_can_run_alone_and_are_grouped_once() {
         let mut seen = BTreeSet::new();
         for scenario in GROUPS.iter().flat_map(|group| group.scenarios) {
             assert!(ALL.iter().any(|known| known.name == scenario.name), "{} is not in ALL", scenario.name);

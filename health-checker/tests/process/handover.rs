@@ -49,7 +49,7 @@ async fn a_predecessor_goes_on_when_its_successor_is_killed() {
 }
 
 #[tokio::test]
-async fn every_predecessor_that_lives_hears_that_the_last_successor_was_killed() {
+async fn every_living_predecessor_learns_that_the_last_successor_died() {
     let (api, port) = (Api::start().await, free_port());
     let first = Agent::start(&api, port, &[]);
     first.ready().await;
@@ -68,7 +68,7 @@ async fn every_predecessor_that_lives_hears_that_the_last_successor_was_killed()
 }
 
 #[tokio::test]
-async fn a_process_that_is_about_to_end_still_hands_over_and_leaves_then() {
+async fn an_ending_process_hands_over_and_then_leaves() {
     let (api, port) = (Api::start().await, free_port());
     let mut old = Agent::start(&api, port, &["--shutdown-grace=25"]);
     old.ready().await;
@@ -86,7 +86,7 @@ async fn a_process_that_is_about_to_end_still_hands_over_and_leaves_then() {
 }
 
 #[tokio::test]
-async fn without_a_successor_it_answers_to_the_end_of_its_grace_period_and_frees_the_port() {
+async fn without_a_successor_it_answers_until_its_grace_ends() {
     let (api, port) = (Api::start().await, free_port());
     let mut agent = Agent::start(&api, port, &["--shutdown-grace=1"]);
     agent.ready().await;
@@ -102,7 +102,7 @@ async fn without_a_successor_it_answers_to_the_end_of_its_grace_period_and_frees
 }
 
 #[tokio::test]
-async fn the_port_of_another_resource_is_a_conflict_with_an_exit_code_of_its_own() {
+async fn a_port_held_by_another_resource_is_a_conflict() {
     let (api, port) = (Api::start().await, free_port());
     let mut holder = Agent::start(&api, port, &[]);
     holder.ready().await;
@@ -114,7 +114,7 @@ async fn the_port_of_another_resource_is_a_conflict_with_an_exit_code_of_its_own
 }
 
 #[tokio::test]
-async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is_taken() {
+async fn a_strangers_port_is_a_conflict_until_freed() {
     let (api, (stranger, port)) = (Api::start().await, taken_port());
     let (code, words) = Agent::start(&api, port, &[]).ended().await;
     assert_eq!(code, Some(i32::from(crds::names::PORT_CONFLICT_EXIT_CODE)));
@@ -126,7 +126,7 @@ async fn a_port_that_a_stranger_holds_is_a_conflict_and_one_that_becomes_free_is
 }
 
 #[tokio::test]
-async fn a_free_port_is_served_though_a_stranger_has_its_handover_socket() {
+async fn a_free_port_is_served_despite_a_strangers_socket() {
     let (api, port) = (Api::start().await, free_port());
     let stranger = UnixListener::bind(format!("\0ingress-daemonset-health-checker/{port}")).expect("binds");
     let agent = Agent::start(&api, port, &[]);
@@ -138,7 +138,7 @@ async fn a_free_port_is_served_though_a_stranger_has_its_handover_socket() {
 }
 
 #[tokio::test]
-async fn another_address_of_the_same_resource_has_to_wait_for_the_old_one() {
+async fn another_address_waits_for_the_resources_old_one() {
     let (api, port) = (Api::start().await, free_port());
     let mut old = Agent::start(&api, port, &["--shutdown-grace=0"]);
     old.ready().await;
@@ -150,7 +150,7 @@ async fn another_address_of_the_same_resource_has_to_wait_for_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_successor_that_asks_and_says_no_more_delays_nobody_for_long() {
+async fn a_successor_that_falls_silent_delays_others_only_briefly() {
     let (api, port) = (Api::start().await, free_port());
     let old = Agent::start(&api, port, &[]);
     old.ready().await;
@@ -182,7 +182,7 @@ async fn asked(port: u16, protocol: u32) -> (UnixStream, Value) {
 }
 
 #[tokio::test]
-async fn another_program_of_the_same_user_does_not_get_the_health_port() {
+async fn another_program_of_the_user_cannot_get_the_port() {
     let (api, port) = (Api::start().await, free_port());
     let mut holder = Agent::start(&api, port, &[]);
     holder.ready().await;
@@ -202,7 +202,7 @@ async fn another_program_of_the_same_user_does_not_get_the_health_port() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_asked_to_end_while_it_hands_over_leaves_to_its_successor() {
+async fn a_process_terminated_during_handover_still_completes_it() {
     let (api, port) = (Api::start().await, free_port());
     let mut old = Agent::start(&api, port, &["--shutdown-grace=25"]);
     old.ready().await;

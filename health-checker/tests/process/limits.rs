@@ -66,7 +66,7 @@ async fn a_thousand_slow_clients_are_closed_and_delay_no_check() {
 }
 
 #[tokio::test]
-async fn a_balancer_that_keeps_its_connection_is_not_closed_for_the_sake_of_slow_clients() {
+async fn slow_clients_do_not_close_the_balancers_connection() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &["--max-connections=16"]);
     agent.ready().await;

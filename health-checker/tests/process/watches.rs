@@ -31,7 +31,7 @@ async fn watches(api: &Api) {
 }
 
 #[tokio::test]
-async fn a_hung_watch_shows_in_the_age_at_once_and_is_replaced_within_its_bound() {
+async fn a_hung_watch_shows_its_age_and_is_replaced() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &[&format!("--watch-silence={SILENCE}")]);
     agent.ready().await;
@@ -49,7 +49,7 @@ async fn a_hung_watch_shows_in_the_age_at_once_and_is_replaced_within_its_bound(
 }
 
 #[tokio::test]
-async fn a_node_that_is_out_does_not_come_back_on_an_old_view() {
+async fn an_old_view_does_not_bring_a_node_back() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &["--probe-after=0"]);
     agent.ready().await;
@@ -66,7 +66,7 @@ async fn a_node_that_is_out_does_not_come_back_on_an_old_view() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_watch_the_node_asks_for_none_and_serves_by_what_is_in_the_namespace() {
+async fn without_a_node_watch_it_serves_by_its_namespace() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &["--watch-node=false"]);
     agent.ready().await;

@@ -85,14 +85,14 @@ fn found(judge: &mut Judge, observation: &Observation) -> Vec<Property> {
 }
 
 #[test]
-fn a_grace_that_began_before_the_audit_counts_from_its_token() {
+fn an_audit_counts_an_earlier_grace_from_its_token() {
     let updating = seen(11, 1003, Kind::Deployment, deployment("n1", "5.Updating.1003", "b"));
     assert_eq!(found(&mut half_way(1, 8), &updating), []);
     assert_eq!(found(&mut half_way(1, 20), &updating), [Property::DetachFirst]);
 }
 
 #[test]
-fn pods_changed_by_hand_and_nodes_beyond_the_budget_are_found() {
+fn manual_pod_changes_and_exceeded_budgets_are_found() {
     let mut judge = half_way(1, 8);
     let by_hand = seen(11, 1001, Kind::Deployment, deployment("n2", "4.Closed.900", "b"));
     assert_eq!(found(&mut judge, &by_hand), [Property::NoBypass]);
@@ -114,7 +114,7 @@ fn a_node_that_became_unready_by_itself_is_nobodys_violation() {
 }
 
 #[test]
-fn a_node_that_the_operator_left_unready_takes_from_the_budget() {
+fn a_node_left_unready_by_the_operator_uses_the_budget() {
     let mut judge = half_way(1, 8);
     let of_one_pod = |token: &str, revision: &str| {
         let mut deployment = deployment("n1", token, revision);
@@ -134,7 +134,7 @@ fn found_in(judge: &mut Judge, changes: impl IntoIterator<Item = (Kind, Value)>)
 }
 
 #[test]
-fn a_budget_that_is_lowered_binds_once_nothing_of_before_is_under_way() {
+fn a_lowered_budget_binds_once_earlier_grants_have_ended() {
     for (two, one) in [(json!(2), json!(1)), (json!("50%"), json!("25%"))] {
         let lowered = |granted: &[&str]| (Kind::IngressDaemonSet, resource("edge", UID8, one.clone(), 8, grants(granted)));
         let changed = |node: &str, token: &str| (Kind::Deployment, deployment(node, token, "a"));
@@ -163,7 +163,7 @@ fn a_budget_that_is_raised_allows_more_at_once() {
 }
 
 #[test]
-fn what_was_granted_before_the_audit_and_the_budget_goes_on() {
+fn grants_given_before_the_audit_may_exceed_the_budget() {
     for budget in [json!(1), json!("25%")] {
         let claimed = (Kind::Deployment, deployment("n2", "6.Claimed.1001", "a"));
         let mut judge = half_way_with(budget.clone(), 8, &["n1", "n2"]);
@@ -172,7 +172,7 @@ fn what_was_granted_before_the_audit_and_the_budget_goes_on() {
 }
 
 #[test]
-fn what_came_too_late_for_its_turn_is_taken_in_and_not_judged() {
+fn a_late_change_is_taken_in_without_being_judged() {
     let mut judge = half_way(1, 20);
     let late = seen(6, 1001, Kind::Deployment, deployment("n2", "4.Closed.900", "b"));
     assert!(judge.judge(&late, true).is_empty());
@@ -181,7 +181,7 @@ fn what_came_too_late_for_its_turn_is_taken_in_and_not_judged() {
 }
 
 #[test]
-fn only_the_resource_that_was_named_is_judged_and_a_new_one_from_its_beginning() {
+fn only_the_named_resource_is_judged() {
     let mut judge = Judge::new(Some("dns".into()));
     judge.take_in(vec![seen(1, 1000, Kind::IngressDaemonSet, resource("edge", UID8, 1, 8, json!({})))]);
     assert_eq!(judge.resources(), Vec::<String>::new());
@@ -198,7 +198,7 @@ fn entry(uid8: &str, phase: &str) -> Value {
 }
 
 #[test]
-fn a_resource_that_comes_later_is_judged_by_what_nodes_said_of_it_before() {
+fn a_later_resource_is_judged_by_earlier_node_annotations() {
     let mut judge = Judge::new(Some("dns".into()));
     let changes = [
         (Kind::Node, entry("ffffffff", "Attached")),
@@ -210,7 +210,7 @@ fn a_resource_that_comes_later_is_judged_by_what_nodes_said_of_it_before() {
 }
 
 #[test]
-fn what_belongs_to_one_resource_is_laid_at_no_other_ones_door() {
+fn a_violation_is_attributed_only_to_its_own_resource() {
     let mut judge = half_way(1, 8);
     let of_dns = |revision: &str| {
         let mut object = deployment("n2", "4.Closed.900", revision);
@@ -235,7 +235,7 @@ fn answer(namespace: &str, name: &str) -> Answer {
 }
 
 #[test]
-fn an_answer_is_judged_with_the_resource_of_its_health_checker() {
+fn an_answer_is_judged_by_its_health_checkers_resource() {
     let mut judge = half_way(1, 8);
     // Deleted and made again under its name: the former one is still judged.
     judge.judge(&seen(11, 1001, Kind::IngressDaemonSet, resource("edge", "00000000", 1, 8, json!({}))), false);

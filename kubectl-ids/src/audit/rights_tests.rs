@@ -37,7 +37,7 @@ async fn begin(refused: &'static str, of: &'static str) -> anyhow::Result<Runnin
 }
 
 #[tokio::test]
-async fn who_may_not_see_all_is_told_which_right_is_missing_instead_of_that_nothing_changes() {
+async fn the_audit_names_a_missing_list_or_watch_right() {
     for verb in ["list", "watch"] {
         for kind in ["ingressdaemonsets", "deployments", "replicasets", "pods", "nodes"] {
             let refused = begin(verb, kind).await.err().map(|error| format!("{error:#}")).unwrap_or_default();

@@ -64,7 +64,7 @@ fn refusal() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_audit_fails_where_a_kind_was_never_watched_or_ceased_to_be_and_passes_where_all_were() {
+async fn an_audit_fails_if_a_kind_is_not_watched_throughout() {
     let mut passed = Vec::new();
     for right in [Right::Stays, Right::GoesBeforeTheWatch, Right::GoesWithTheWatch, Right::IsNotAnswered] {
         let options = arguments::AuditOptions { name: None, duration: Some(Duration::from_secs(5)) };

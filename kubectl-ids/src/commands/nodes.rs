@@ -218,7 +218,7 @@ mod tests {
     use crds::ledger::Suspect;
 
     #[test]
-    fn what_leaves_is_not_released_and_what_to_do_instead_is_said() {
+    fn a_refused_release_of_a_leaving_node_names_remedies() {
         let removed = instead_of_release("n1", GrantReason::Remove).unwrap_or_default();
         for remedy in ["kubectl delete node n1", "force-delete its pods", "onDetachTimeout to Proceed"] {
             assert!(removed.contains(remedy), "{removed}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rollback_the_retry_of_a_node_names_the_retry_of_all() {
+    fn after_a_rollback_retrying_one_node_suggests_retrying_all() {
         let rolled_back = RolledBack { from: "b".into(), to: "a".into(), at: 0, reason: "failed on 1 of at most 1 nodes".into() };
         let ledger = Ledger { rolled_back: Some(rolled_back), ..Ledger::default() };
         let said = nothing_to_retry("n1", "edge", Some(&ledger));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_suspect_now_is_let_pass_with_all_that_failed_and_alone_is_told_how() {
+    fn a_current_suspect_is_retried_only_by_retry_all() {
         let of = |since: i64| Suspect { since, ..Suspect::default() };
         let suspects = [("n1".to_owned(), of(1_767_225_600)), ("n2".to_owned(), of(0))];
         let ledger = Ledger { suspects: suspects.into(), ..Ledger::default() };

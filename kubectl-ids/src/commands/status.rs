@@ -252,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_that_was_deleted_is_said_to_be_gone_once_and_is_shown_no_more() {
+    fn a_deleted_resource_is_reported_gone_once() {
         let events = list(&["1"]).into_iter().chain([Event::Apply(resource("1")), Event::Delete(resource("1"))]).chain(list(&[]));
         assert_eq!(said(events), ["shows 1", "shows 1", "gone"]);
     }
 
     #[test]
-    fn a_resource_that_was_deleted_while_nobody_watched_is_gone_too() {
+    fn a_resource_deleted_without_a_watch_is_reported_gone() {
         assert_eq!(said(list(&[])), ["gone"]);
         assert_eq!(said(list(&["1"]).into_iter().chain(list(&[]))), ["shows 1", "gone"]);
     }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_end_does_not_wait_where_no_node_is_to_have_pods() {
+    fn a_wait_succeeds_at_once_where_no_node_wants_pods() {
         let mut resource = resource("1");
         let ready = json!({ "type": "Ready", "status": "True", "reason": "ScaledToZero", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
         let state = json!({ "name": "n1", "phase": "Waiting", "since": "2026-01-01T00:00:00Z", "reason": "WithoutPods", "message": "" });
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn ctrl_c_is_the_end_of_a_look_and_no_success_of_a_wait() {
+    fn ctrl_c_is_success_only_without_a_wait() {
         assert_eq!([false, true].map(|until_complete| following(until_complete).interrupted()), [ExitCode::SUCCESS, ExitCode::from(130)]);
     }
 }

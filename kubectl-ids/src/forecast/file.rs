@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_of_the_command_line_is_that_of_the_file_or_is_refused_as_by_kubectl() {
+    fn a_namespace_that_contradicts_the_file_is_refused() {
         let (without, with) = (json!({"metadata": {"name": "edge"}}), json!({"metadata": {"name": "edge", "namespace": "a"}}));
         assert_eq!(namespace(&without, None).unwrap(), None);
         assert_eq!(namespace(&without, Some("b")).unwrap(), Some("b"));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_applied_before_and_is_gone_is_removed_and_what_others_set_stays() {
+    fn fields_dropped_from_the_file_are_removed_unless_foreign() {
         let last = json!({ "spec": { "minReadySeconds": 5, "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "a": 1 } } } });
         let stored = json!({
             "metadata": { "annotations": { LAST_APPLIED: last.to_string() } },

@@ -82,14 +82,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_said_counts_before_what_is_measured_before_what_is_assumed() {
+    fn a_given_pace_precedes_a_measured_or_assumed_one() {
         assert_eq!(Pace::of(Some(7), &[1]).pod_seconds, 7);
         assert_eq!(Pace::of(None, &[90, 3, 4]), Pace { pod_seconds: 4, source: PaceSource::Measured(3) });
         assert_eq!(Pace::of(None, &[]).source, PaceSource::Assumed);
     }
 
     #[test]
-    fn only_a_pod_that_was_ready_from_its_first_start_on_tells_how_long_that_takes() {
+    fn only_pods_ready_since_their_first_start_are_measured() {
         let pod = |restarts: i32, ready: &str, at: &str| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {

@@ -68,14 +68,14 @@ fn nodes_of_a_new_resource_join_at_once() {
 }
 
 #[test]
-fn where_all_is_as_it_should_be_nothing_is_to_do() {
+fn the_plan_is_empty_where_nothing_needs_to_change() {
     let snapshot = serving();
     let same = snapshot.resource.spec.clone();
     assert_snapshot!(update(snapshot, same).render(Style::default()));
 }
 
 #[test]
-fn an_update_goes_in_waves_of_the_budget_and_takes_grace_pods_and_soak() {
+fn an_update_goes_in_waves_of_the_budget() {
     let forecast = update(serving(), spec("2", json!({})));
     let waves: Vec<_> = forecast.turns.iter().map(|turn| turn.wave).collect();
     assert_eq!(waves, [1, 1, 2, 2], "{forecast:#?}");
@@ -87,7 +87,7 @@ fn an_update_goes_in_waves_of_the_budget_and_takes_grace_pods_and_soak() {
 }
 
 #[test]
-fn zones_one_at_a_time_are_finished_one_after_the_other() {
+fn one_zone_is_finished_before_the_next_begins() {
     let rolling = json!({ "rollingUpdate": { "maxUnavailableNodes": 2, "attachSoakSeconds": 1, "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 },
         "topology": { "key": "zone", "maxUnavailableNodes": 1, "oneDomainAtATime": true } } });
     let forecast = update(serving(), spec("2", json!({ "updateStrategy": rolling })));
@@ -120,7 +120,7 @@ fn pods_that_can_stay_do_and_the_plan_says_so() {
 }
 
 #[test]
-fn images_that_come_before_are_waited_for_and_take_their_time() {
+fn updates_wait_until_images_are_pre_pulled() {
     let forecast = update(serving_in_place(), spec("2", staying("InPlaceIfPossible", &json!({ "prePull": true }))));
     assert!(
         forecast.turns.iter().all(|turn| turn.in_place && turn.waited.first().is_some_and(|reason| reason == "PrePulling")),
@@ -130,7 +130,7 @@ fn images_that_come_before_are_waited_for_and_take_their_time() {
 }
 
 #[test]
-fn pods_that_cannot_stay_are_re_created_or_hold_their_nodes_and_the_plan_says_why() {
+fn the_plan_says_why_pods_cannot_stay_in_place() {
     let change = |how: &str| {
         let mut changed = spec("2", staying(how, &json!({})));
         changed.template["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": "1" }]);
@@ -146,7 +146,7 @@ fn pods_that_cannot_stay_are_re_created_or_hold_their_nodes_and_the_plan_says_wh
 }
 
 #[test]
-fn what_holds_a_node_for_ever_is_named_and_the_others_go_on() {
+fn held_nodes_are_named_and_the_others_go_on() {
     let mut snapshot = serving();
     let nodes = Arc::make_mut(&mut snapshot.nodes);
     Arc::make_mut(nodes.get_mut("n1").unwrap()).annotations.insert(names::SKIP_ANNOTATION.into(), "web/edge".into());
@@ -181,7 +181,7 @@ fn rolling(more: &Value) -> Value {
 }
 
 #[test]
-fn steps_of_a_canary_soak_and_the_one_that_pauses_holds_the_rest() {
+fn canary_steps_soak_and_a_pausing_step_holds_the_rest() {
     let steps = json!({ "steps": [{ "nodes": 1, "soak": "10m" }, { "nodes": 2, "pause": true }] });
     let forecast = update(serving(), spec("2", rolling(&steps)));
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_spec_that_contradicts_itself_changes_nothing() {
 }
 
 #[test]
-fn nodes_that_are_chosen_no_more_are_removed_within_the_budget() {
+fn nodes_no_longer_chosen_are_removed_within_the_budget() {
     let mut snapshot = serving();
     for name in ["n1", "n2", "n3"] {
         Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut(name).unwrap()).labels.remove("ingress");
@@ -262,7 +262,7 @@ fn of_a_status_without_a_fault_no_condition_is_shown() {
 }
 
 #[test]
-fn a_rollout_is_over_when_no_node_is_to_have_pods() {
+fn a_rollout_is_over_when_no_node_wants_pods() {
     let without_checkers = |version: &str, pods: u32| spec(version, json!({ "healthCheckNodePorts": [], "podsPerNode": pods }));
     let begin = |pods: u32| {
         let mut snapshot = nothing_runs();
@@ -287,7 +287,7 @@ fn a_rollout_is_over_when_no_node_is_to_have_pods() {
 }
 
 #[test]
-fn why_names_the_reason_of_a_node_that_the_status_does_not_list() {
+fn why_explains_a_node_that_the_status_does_not_list() {
     let mut snapshot = serving();
     Arc::make_mut(&mut snapshot.nodes).insert("other".into(), Arc::new(NodeFacts { ready: true, ..NodeFacts::default() }));
     let resource = stored(&snapshot);

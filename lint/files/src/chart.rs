@@ -54,7 +54,7 @@ fn the_chart_installs_the_same_definitions_as_the_manifests() {
 }
 
 #[test]
-fn the_chart_has_the_alerts_that_prometheus_reads_as_a_file() {
+fn the_chart_has_the_same_alerts_as_the_prometheus_file() {
     let same = text("deploy/chart/files/alerts.rules.yaml").unwrap() == text("deploy/optional/alerts.rules.yaml").unwrap();
     assert!(same, "change deploy/chart/files/alerts.rules.yaml, then run `make manifests`");
 }

@@ -85,7 +85,7 @@ fn the_document_of_errors_is_what_the_table_says() {
 }
 
 #[test]
-fn every_edit_has_a_name_of_its_own_and_says_where_it_is_refused() {
+fn every_edit_has_its_own_name_and_one_refusal() {
     let edits = edits().unwrap();
     let names: BTreeSet<_> = edits.iter().map(|edit| &edit.name).collect();
     assert_eq!(names.len(), edits.len());

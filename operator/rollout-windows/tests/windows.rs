@@ -44,7 +44,7 @@ fn without_windows_it_is_always_open() {
 }
 
 #[test]
-fn a_window_opens_on_its_days_in_its_zone_and_lasts_its_time() {
+fn a_window_follows_its_days_time_zone_and_duration() {
     let nights = [allow("0 2 * * MON-FRI", "3h", "Europe/Berlin")];
     turns(&nights, &[("2026-06-05T00:00:00Z", true), ("2026-06-05T03:00:00Z", false), ("2026-06-08T00:00:00Z", true)]);
     turns(&nights, &[("2026-12-04T01:00:00Z", true), ("2026-12-04T04:00:00Z", false), ("2026-12-07T01:00:00Z", true)]);
@@ -68,7 +68,7 @@ fn windows_cross_midnight_and_last_for_days() {
 }
 
 #[test]
-fn a_start_that_a_change_of_clocks_leaves_out_comes_right_after_the_gap() {
+fn a_start_within_a_clock_gap_comes_right_after_it() {
     turns(&[allow("30 2 * * *", "1h", "Europe/Berlin")], &[("2026-03-29T01:00:00Z", true), ("2026-03-29T02:00:00Z", false)]);
     turns(&[allow("30 2,14 * * *", "1h", "Europe/Berlin")], &[("2026-03-29T01:00:00Z", true), ("2026-03-29T02:00:00Z", false)]);
     turns(&[allow("15 2 * * *", "1h", "America/New_York")], &[("2026-03-08T07:00:00Z", true), ("2026-03-08T08:00:00Z", false)]);
@@ -76,7 +76,7 @@ fn a_start_that_a_change_of_clocks_leaves_out_comes_right_after_the_gap() {
 }
 
 #[test]
-fn a_start_at_a_time_of_day_that_comes_twice_comes_once() {
+fn a_start_at_a_repeated_local_time_comes_once() {
     let berlin = [allow("30 2 * * *", "20m", "Europe/Berlin")];
     turns(&berlin, &[("2026-10-25T00:30:00Z", true), ("2026-10-25T00:50:00Z", false), ("2026-10-26T01:30:00Z", true)]);
     let several = [allow("0,30 1-2 * * *", "20m", "America/New_York")];
@@ -86,13 +86,13 @@ fn a_start_at_a_time_of_day_that_comes_twice_comes_once() {
 }
 
 #[test]
-fn a_window_lasts_as_long_in_a_night_when_clocks_change() {
+fn a_window_keeps_its_length_when_clocks_change() {
     turns(&[allow("0 1 * * *", "4h", "Europe/Berlin")], &[("2026-03-29T00:00:00Z", true), ("2026-03-29T04:00:00Z", false)]);
     turns(&[allow("0 1 * * *", "4h", "Europe/Berlin")], &[("2026-10-24T23:00:00Z", true), ("2026-10-25T03:00:00Z", false)]);
 }
 
 #[test]
-fn a_schedule_for_every_hour_starts_in_both_of_two_equal_hours() {
+fn an_hourly_schedule_starts_in_both_repeated_hours() {
     let hourly = Windows::parse(&[allow("@hourly", "1h", "Europe/Berlin")]).unwrap();
     for text in ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z", "2026-03-29T01:30:00Z"] {
         assert_eq!(hourly.at(time(text)), Opening { open: true, changes_at: None }, "{text}");
@@ -121,13 +121,13 @@ fn what_denies_beats_what_allows() {
 }
 
 #[test]
-fn with_windows_that_deny_alone_it_is_open_outside_of_them() {
+fn windows_that_only_deny_leave_all_other_time_open() {
     let freeze = [deny("0 0 20 12 *", "336h", "Europe/Berlin")];
     turns(&freeze, &[("2026-12-19T23:00:00Z", false), ("2027-01-02T23:00:00Z", true), ("2027-12-19T23:00:00Z", false)]);
 }
 
 #[test]
-fn a_leap_day_is_found_within_the_year_and_not_further_ahead() {
+fn a_leap_day_is_found_only_within_a_year() {
     let leap = Windows::parse(&[allow("0 0 29 2 *", "24h", "UTC")]).unwrap();
     let opens = Some(time("2028-02-29T00:00:00Z"));
     assert_eq!(leap.at(time("2027-02-28T12:00:00Z")), Opening { open: false, changes_at: opens });
@@ -143,7 +143,7 @@ fn fractions_of_a_second_change_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_its_place_and_a_remedy() {
+fn an_unreadable_window_field_is_named_with_a_remedy() {
     for (window, start, remedy) in [
         (allow("61 2 * * *", "1h", "UTC"), "windows[1].schedule: `61 2 * * *` is not a schedule of five fields", "\"0 2 * * 1-5\""),
         (allow("0 0 2 * * *", "1h", "UTC"), "windows[1].schedule: `0 0 2 * * *` is not", "five fields"),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_config_map_that_there_is_counts_and_one_not_asked_for_yet_may_be_there() {
+    fn the_first_existing_config_map_counts_once_earlier_are_known() {
         let (one, two) = (object("one", ""), object("two", ""));
         let seen = |object: &ConfigMap| ConfigMapState::Seen(Some(Box::new(object.clone())));
         assert_eq!(first(&[seen(&one), seen(&two)]), Found::This(&one));

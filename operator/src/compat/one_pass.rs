@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_a_column_for_node_taint_state_and_reason() {
+    fn the_table_shows_node_taint_state_and_reason() {
         let line =
             |node: &str, state, why: &str| Line { node: node.into(), taint: "NodeReadiness:NoSchedule".into(), state, why: why.into() };
         let report = Report { lines: vec![line("n1", "released", "a"), line("node-10", "held", "a: b: 0 of 1 pods")], held: true };
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_and_a_config_map_that_cannot_be_used_are_not_tried_again() {
+    fn missing_rights_and_unusable_config_maps_are_not_retried() {
         let forbidden = kube::Error::Api(Box::new(serde_json::from_value(serde_json::json!({"code": 403, "message": "no"})).unwrap()));
         assert!(is_final(&anyhow::Error::from(forbidden).context("listing Nodes")));
         assert!(is_final(&anyhow::Error::from(Unusable("no".into()))));

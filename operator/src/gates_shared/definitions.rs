@@ -142,7 +142,7 @@ mod tests {
 
     /// The taint of a namespace's resource becomes one of every Node that it chooses, whoever else has pods there.
     #[test]
-    fn a_taint_of_a_resource_makes_a_gate_only_where_its_namespace_has_the_right_to_it() {
+    fn a_resource_taint_makes_a_gate_only_with_namespace_rights() {
         let taint = |effect: &str| json!({"key": "example.com/edge", "effect": effect});
         let made = |rights: &NodeRights, taint: &serde_json::Value| implied(&resource(taint), rights);
         assert_eq!(made(&NodeRights::default(), &taint("NoSchedule")), None, "by default no namespace has a right");

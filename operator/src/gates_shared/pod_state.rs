@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_of_two_pods_counts_and_what_the_watch_does_not_show_is_gone() {
+    fn the_newer_pod_counts_and_unlisted_pods_are_removed() {
         let mut known = PodGateFacts::default();
         let (key, other) = (("a".to_owned(), "p".to_owned()), ("b".to_owned(), "p".to_owned()));
         assert!(!known.insert(key.clone(), pod(2)), "the namespace is not watched any more");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_of_a_service_are_those_of_all_its_slices_once_they_were_listed() {
+    fn a_services_endpoints_are_summed_over_all_listed_slices() {
         let of = [("a1", "a", 2), ("a2", "a", 1), ("b1", "b", 5)];
         let of = of.map(|(slice, service, ready)| (slice.to_owned(), (service.to_owned(), ready))).into();
         let mut slices = Slices { listed: false, of, broken: None };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_breaks_keeps_what_was_found_and_tells_once() {
+    fn a_broken_source_keeps_its_value_and_tells_once() {
         let mut source = Source::<usize>::default();
         assert!(note(&mut source, Ok(1)));
         assert!(!note(&mut source, Ok(1)));

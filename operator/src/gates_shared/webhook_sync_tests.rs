@@ -24,7 +24,7 @@ fn names(server: &AdmissionServer) -> Option<Vec<String>> {
 const WRITTEN: EntryRound = EntryRound::Written { before: false };
 
 #[tokio::test]
-async fn each_kind_keeps_its_own_entry_and_the_object_goes_with_the_last_one() {
+async fn kinds_keep_separate_entries_and_the_last_removes_the_object() {
     let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
     let [mut nodes, mut pods] = [NODES, PODS].map(|name| sync(&server, name, &trusted));
     assert!(nodes.find().await && pods.find().await);
@@ -43,7 +43,7 @@ async fn each_kind_keeps_its_own_entry_and_the_object_goes_with_the_last_one() {
 }
 
 #[tokio::test]
-async fn an_entry_that_comes_while_the_last_other_one_goes_stays() {
+async fn an_entry_added_while_the_last_is_removed_stays() {
     let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(Some("authority".to_owned())));
     let [mut nodes, mut pods] = [NODES, PODS].map(|name| sync(&server, name, &trusted));
     assert_eq!(nodes.keep(entry(NODES), false).await, WRITTEN);
@@ -56,7 +56,7 @@ async fn an_entry_that_comes_while_the_last_other_one_goes_stays() {
 }
 
 #[tokio::test]
-async fn an_entry_is_mended_when_somebody_changed_or_removed_it_and_follows_the_authorities() {
+async fn a_changed_or_removed_webhook_entry_is_restored() {
     let (server, trusted) = (AdmissionServer::default(), watch::Sender::new(None));
     let mut pods = sync(&server, PODS, &trusted);
     assert_eq!((pods.keep(entry(PODS), false).await, pods.is_written()), (EntryRound::Absent, false), "there are no certificates");

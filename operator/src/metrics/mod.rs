@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fall_is_counted_once_and_those_of_another_revision_anew() {
+    fn each_fall_is_counted_once_per_revision() {
         let metrics = Metrics::default();
         let ledgers = [ledger("a", 1), ledger("a", 1), ledger("a", 3), ledger("a", 0), ledger("b", 2)];
         let mut before = None;

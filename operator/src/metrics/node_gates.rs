@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_shown_of_a_gate_that_is_gone_whatever_has_come_about_for_it() {
+    fn metrics_of_a_removed_gate_are_not_shown() {
         let mut registry = Registry::default();
         let metrics = GateMetrics::registered(&mut registry);
         let shown = |registry: &Registry| {

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_the_same_gauge_and_what_is_gone_is_not_shown() {
+    fn a_remaining_gauge_is_reused_and_a_missing_one_removed() {
         let shown = Shown::registered(&mut Registry::default(), "things", "Things");
         let [stays, goes] = ["stays", "goes"].map(|what| Of { what });
         shown.replace(&[(stays.clone(), 1), (goes.clone(), 1)].into());

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_api_server_that_is_asked_too_much_is_left_alone_for_a_second_or_as_long_as_it_says() {
+    fn overloaded_api_servers_are_spared_a_second_or_as_stated() {
         let error = |code: u16, seconds: Option<u32>| {
             let details = seconds.map(|seconds| json!({"retryAfterSeconds": seconds}));
             let status = json!({"status": "Failure", "message": "m", "reason": "r", "code": code, "details": details});
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_idle_beside_system_pods_pods_of_daemon_sets_and_what_has_ended() {
+    fn system_daemon_set_and_finished_pods_leave_a_node_idle() {
         for (namespace, owner, phase, busy) in [
             ("kube-system", "ReplicaSet", "Running", false),
             ("kube-public", "ReplicaSet", "Running", false),

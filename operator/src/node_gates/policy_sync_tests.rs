@@ -120,7 +120,7 @@ const IN_FORCE: (&str, bool) = ("Policy", true);
 const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
 
 #[tokio::test(start_paused = true)]
-async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with_their_gate_binding_first() {
+async fn policies_are_written_once_repaired_and_deleted_with_their_gate() {
     let server = Server::default();
     let (mut sync, admission) = sync(&server);
     let (edge, (policy, binding)) = (gate("edge"), paths(&gate("edge")));
@@ -148,7 +148,7 @@ async fn policies_are_written_once_mended_when_somebody_changes_them_and_go_with
 }
 
 #[tokio::test]
-async fn policies_of_gates_that_are_no_more_are_deleted_by_the_next_operator_unless_some_gate_cannot_be_read() {
+async fn orphaned_policies_are_deleted_unless_a_gate_is_unreadable() {
     let server = Server::default();
     let (old, new) = (gate("old"), gate("new"));
     let (mut first, admission) = sync(&server);
@@ -180,7 +180,7 @@ async fn an_api_server_without_policies_is_asked_for_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_has_policies_in_beta_gets_them_in_beta_until_it_has_the_stable_version() {
+async fn policies_are_written_in_beta_until_stable_is_served() {
     let mut server = Server { policies: Policies::Beta, ..Server::default() };
     let (mut sync, admission) = sync(&server);
     let (edge, (policy, binding)) = (gate("edge"), paths(&gate("edge")));
@@ -197,7 +197,7 @@ async fn an_api_server_that_has_policies_in_beta_gets_them_in_beta_until_it_has_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_new_one_settles() {
+async fn an_edited_gate_is_unprotected_until_its_new_policy_settles() {
     let server = Server::default();
     let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
@@ -217,7 +217,7 @@ async fn an_edited_gate_is_not_protected_by_the_policy_of_before_nor_while_the_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothing_differs() {
+async fn a_restarted_operator_counts_settling_from_its_own_write() {
     let server = Server::default();
     let (mut first, admission) = sync(&server);
     let edge = gate("edge");
@@ -236,7 +236,7 @@ async fn an_operator_that_starts_again_counts_from_its_own_write_although_nothin
 }
 
 #[tokio::test]
-async fn an_operator_that_is_to_use_no_policies_asks_for_none_and_writes_none() {
+async fn an_operator_configured_without_policies_reads_and_writes_none() {
     let server = Server::default();
     let admission = Arc::new(PolicyHandle::new(false));
     let mut sync = NodePolicySync::new(server.client(), Arc::default(), Arc::clone(&admission), None, policy_sync::versions(false));
@@ -248,7 +248,7 @@ async fn an_operator_that_is_to_use_no_policies_asks_for_none_and_writes_none() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force() {
+async fn a_policy_refused_after_an_edit_is_not_in_force() {
     let server = Server::default();
     let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
@@ -267,7 +267,7 @@ async fn a_policy_that_is_refused_after_an_edit_does_not_pass_for_one_in_force()
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why_it_could_not_be_deleted() {
+async fn a_lingering_policy_of_a_deleted_gate_gives_its_reason() {
     let server = Server::default();
     let (mut sync, admission) = sync(&server);
     let edge = gate("edge");
@@ -285,7 +285,7 @@ async fn of_a_gate_that_is_being_deleted_it_is_known_what_is_still_there_and_why
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_webhook_is_in_force_when_its_configuration_names_the_gates_nodes_and_has_settled_and_its_authorities_are_known() {
+async fn a_webhook_protects_a_gate_only_once_written_and_settled() {
     let server = Server { policies: Policies::None, ..Server::default() };
     let admission = Arc::new(PolicyHandle::new(true));
     let trusted = watch::Sender::new(None);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_deleted_is_gone_and_its_node_is_told() {
+    fn a_deleted_pod_is_removed_and_its_node_notified() {
         let mut pods = Pods::default();
         take(&mut pods, Some("n1"));
         let key = ("ops".to_owned(), "p".to_owned());

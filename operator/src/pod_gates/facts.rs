@@ -115,7 +115,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn of_an_object_with_many_and_long_conditions_some_are_kept() {
+    fn an_object_keeps_only_some_of_many_or_long_conditions() {
         let mut conditions: Vec<_> = (0..1_000).map(|index| json!({"type": format!("T{index}"), "status": "True"})).collect();
         conditions[0] = json!({"type": "T0", "status": "x".repeat(100_000)});
         let object = json!({"apiVersion": "x/v1", "kind": "K", "metadata": {}, "status": {"conditions": conditions}});
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_the_conditions_are_kept_that_it_lists_and_the_annotations_that_gates_read() {
+    fn only_listed_conditions_and_read_annotations_of_pods_are_kept() {
         let object = json!({
             "metadata": {
                 "namespace": "web", "name": "p", "uid": "u", "resourceVersion": "7", "generation": 2, "labels": {"app": "web", "other": "x"},

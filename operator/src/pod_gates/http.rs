@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_of_the_operators_machine_is_not_asked_by_its_address_nor_by_a_name() {
+    async fn a_server_on_the_operators_own_machine_is_not_asked() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let places = Arc::new(Semaphore::new(1));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_has_answered_counts_as_silent_when_it_was_three_times_in_a_row() {
+    fn an_answering_server_counts_as_silent_only_after_three_failures() {
         let silence = || Err("no answer".to_owned());
         let mut answering = Answering::default();
         assert_eq!(answering.after(silence()), Some(silence()), "it never has answered");

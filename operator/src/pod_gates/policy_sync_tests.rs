@@ -42,7 +42,7 @@ fn authority() -> watch::Sender<Option<String>> {
 }
 
 #[tokio::test]
-async fn without_policies_the_webhook_is_asked_for_pods_of_gates_as_long_as_there_are_such_and_the_gates_say_so() {
+async fn without_policies_the_webhook_is_used_while_gates_exist() {
     let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, watch::Sender::new(None));
     let (mut sync, admission) = sync(&server, Some(&trusted));
     let (web, shop) = (gate("web", "Auto", "web"), gate("shop", "Auto", "shop"));
@@ -73,7 +73,7 @@ async fn without_policies_the_webhook_is_asked_for_pods_of_gates_as_long_as_ther
 }
 
 #[tokio::test]
-async fn with_policies_only_a_gate_that_asks_for_the_webhook_gets_it_and_no_policy() {
+async fn with_policies_only_gates_that_request_the_webhook_get_it() {
     let (server, trusted) = (AdmissionServer::default(), authority());
     let (mut sync, admission) = sync(&server, Some(&trusted));
     let (auto, webhook) = (gate("web", "Auto", "web"), gate("shop", "Webhook", "shop"));
@@ -89,7 +89,7 @@ async fn with_policies_only_a_gate_that_asks_for_the_webhook_gets_it_and_no_poli
 }
 
 #[tokio::test]
-async fn a_gate_that_gets_neither_says_what_is_missing_and_what_to_do() {
+async fn a_gate_without_policy_or_webhook_says_what_is_missing() {
     let server = AdmissionServer { without_policies: true, ..AdmissionServer::default() };
     let (mut without, admission) = sync(&server, None);
     admission.want(vec![gate("web", "Auto", "web")], false);
@@ -111,7 +111,7 @@ async fn a_gate_that_gets_neither_says_what_is_missing_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_refused_is_told_of_and_tried_again() {
+async fn a_refused_webhook_configuration_is_reported_and_retried() {
     let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
     let (mut sync, admission) = sync(&server, Some(&trusted));
     let web = gate("web", "Auto", "web");
@@ -125,7 +125,7 @@ async fn a_configuration_that_is_refused_is_told_of_and_tried_again() {
 }
 
 #[tokio::test]
-async fn an_operator_without_a_webhook_removes_the_entry_of_a_former_one() {
+async fn an_operator_without_webhook_removes_a_former_webhook_entry() {
     let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
     let (mut former, admission) = sync(&server, Some(&trusted));
     let web = gate("web", "Auto", "web");

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn another_status_or_reason_is_news_and_that_nothing_is_wrong_is_none_at_first() {
+    fn another_status_or_reason_is_news_unless_initially_calm() {
         let ready = condition("Ready", "True", "NoPodHeld");
         assert!(!is_news(&[], &ready) && !is_news(&[], &condition("Conflicting", "False", "OnlyOne")));
         assert!(is_news(&[], &condition("Ready", "False", "SourceUnreadable")));

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gates_of_a_namespace_cost_one_watch_of_pods_and_one_of_endpoints_however_many_labels_and_services_they_name() {
+    async fn gates_share_one_pod_and_one_endpoint_watch_per_namespace() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&asked);
         let client = lists(move |path| {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gates_follow_what_their_namespace_has_and_nothing_else_unless_that_is_allowed() {
+    async fn gates_follow_only_their_namespaces_objects_unless_allowed_more() {
         let client = api_server(|_, uri, _| {
             let kinds = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [
                 {"name": "nodes", "singularName": "", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_are_listed_anew_for_a_label_or_an_annotation_that_no_gate_has_read_before() {
+    async fn pods_are_relisted_for_newly_read_labels_and_annotations() {
         let client = lists(|_| {
             json!([{
                 "metadata": {"name": "p", "namespace": "tenant", "uid": "u", "resourceVersion": "1", "annotations": {"a": "1", "b": "2", "c": "3"},
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_of_a_namespace_is_asked_while_all_of_another_are_silent() {
+    async fn silent_servers_of_one_namespace_do_not_delay_another() {
         let state = Arc::new(PodGateState::default());
         let mut sources = Sources::new(lists(|_| json!([])), Arc::clone(&state), Vec::new());
         {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gate_is_told_of_an_address_that_is_too_many_and_it_is_asked_once_another_one_is_gone() {
+    async fn a_surplus_address_is_reported_until_another_is_removed() {
         let state = Arc::new(PodGateState::default());
         let mut sources = Sources::new(lists(|_| json!([])), Arc::clone(&state), Vec::new());
         {

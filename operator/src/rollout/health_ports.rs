@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_health_checker_is_understood_and_anybody_else_by_the_status_alone() -> anyhow::Result<()> {
+    async fn only_a_health_checkers_answer_is_read_beyond_its_status() -> anyhow::Result<()> {
         let body = r#"{"service":{"namespace":"a","name":"b"},"phase":"Claimed"}"#;
         let checker: &'static str = format!("HTTP/1.1 503 No\r\nContent-Length: {}\r\n\r\n{body}", body.len()).leak();
         let port = server(checker).await?;
@@ -130,7 +130,7 @@ Connection: close
     }
 
     #[tokio::test]
-    async fn a_port_that_is_closed_or_speaks_something_else_has_not_answered() -> anyhow::Result<()> {
+    async fn a_closed_or_non_http_port_counts_as_unanswered() -> anyhow::Result<()> {
         let closed = tokio::net::TcpSocket::new_v4()?;
         closed.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let strange = server("SSH-2.0-OpenSSH_9.2\r\n").await?;

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_that_were_watched_are_those_of_a_clock_that_nobody_sets() {
+    fn adjusting_the_wall_clock_adds_no_watched_seconds() {
         let begin = Instant::now();
         // What both clocks say since the look before, in seconds, and what was watched.
         let steps = [(0, 0, 0), (10, 10, 10), (10, 9, 9), (5, 3605, 5), (5, -3595, 5), (7, 7, 7), (0, 60, 0)];
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_written_again_after_ten_minutes_and_deleted_again_after_an_hour() {
+    fn writes_repeat_after_ten_minutes_and_deletions_after_an_hour() {
         let mut memory = Memory::default();
         memory.assert("written".into());
         memory.assert_deleted("deleted".into());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_remembered_no_longer_than_its_node_is_there() {
+    fn refusals_are_remembered_only_while_their_node_exists() {
         let mut memory = Memory::default();
         for node in ["gone", "here"] {
             memory.refuse(node, NodeObject::Deployment, "exceeded quota", 1);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_the_watch_does_not_show_is_waited_for_no_longer_than_a_gap_of_the_watch_takes() {
+    fn an_unseen_write_is_awaited_only_for_a_watch_gap() {
         let (mut memory, observer) = (Memory::default(), Observer::default());
         memory.expect(Kind::Pods, 9);
         assert!(!memory.is_caught_up(&observer));

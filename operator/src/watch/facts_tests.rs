@@ -15,7 +15,7 @@ fn node_facts(status: &Value) -> std::sync::Arc<NodeFacts> {
 }
 
 #[test]
-fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_address() {
+fn silent_nodes_are_unready_and_asked_at_their_internal_address() {
     for (status, ready, silent) in [("True", true, false), ("False", false, false), ("Unknown", false, true)] {
         let node = node_facts(&json!({ "conditions": [{ "type": "Ready", "status": status }] }));
         assert_eq!((node.ready, node.silent), (ready, silent), "{status}");
@@ -38,7 +38,7 @@ fn a_node_of_which_nobody_hears_is_not_ready_and_is_asked_at_its_internal_addres
 }
 
 #[test]
-fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_evict_it() {
+fn a_failed_pod_was_refused_only_if_it_never_ran() {
     let started = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": { "exitCode": 1 } } }]);
     let waits = json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": {} } }]);
     for (phase, reason, containers, refused) in [
@@ -63,7 +63,7 @@ fn a_pod_was_refused_when_it_failed_without_having_run_and_its_kubelet_did_not_e
 }
 
 #[test]
-fn a_pod_that_pulls_images_has_given_up_when_it_ended_before_all_of_them_were_there() {
+fn an_ended_pull_pod_without_all_images_gave_up() {
     let shown = |state: Value| json!([{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }]);
     let waits = || shown(json!({ "waiting": { "reason": "ContainerCreating" } }));
     for (phase, reason, containers, pulled, given_up) in [
@@ -86,7 +86,7 @@ fn a_pod_that_pulls_images_has_given_up_when_it_ended_before_all_of_them_were_th
 }
 
 #[test]
-fn a_pod_that_ends_well_as_its_kubelet_evicts_it_was_evicted() {
+fn a_succeeded_pod_that_its_kubelet_evicted_counts_as_evicted() {
     let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 107374184, available: 28956Ki. ";
     for (phase, type_, reason, message, evicted) in [
         ("Succeeded", "DisruptionTarget", "TerminationByKubelet", low, true),
@@ -106,7 +106,7 @@ fn a_pod_that_ends_well_as_its_kubelet_evicts_it_was_evicted() {
 }
 
 #[test]
-fn a_pod_says_how_its_container_ended_before_and_while_it_waits_to_be_started_again() {
+fn a_restarting_pods_trouble_says_how_its_container_ended() {
     let killed = json!({ "exitCode": 137, "reason": "OOMKilled", "startedAt": null, "finishedAt": null });
     let asked = json!({ "exitCode": 143, "reason": "Error", "startedAt": null, "finishedAt": null });
     let done = json!({ "exitCode": 0, "reason": "Completed", "startedAt": null, "finishedAt": null });
@@ -160,7 +160,7 @@ fn the_template_of_an_orphan_is_that_of_its_deployment() {
 }
 
 #[test]
-fn health_checkers_are_settled_once_their_controller_has_seen_the_last_change() {
+fn settled_health_checkers_are_observed_updated_and_ready() {
     let settled = |observed: i64, updated: i32, ready: i32| {
         let status = json!({
             "observedGeneration": observed, "desiredNumberScheduled": 2, "updatedNumberScheduled": updated, "numberReady": ready,
@@ -173,7 +173,7 @@ fn health_checkers_are_settled_once_their_controller_has_seen_the_last_change() 
 }
 
 #[test]
-fn a_revision_that_a_daemon_set_of_ours_records_is_none_of_the_resource() {
+fn a_revision_owned_by_a_daemon_set_is_ignored() {
     let recorded = |kind: &str| {
         let owner = json!([{ "apiVersion": "x/v1", "kind": kind, "name": "web", "uid": UID, "controller": true }]);
         let data = json!({ "spec": { "template": { "spec": {} } } });
@@ -183,7 +183,7 @@ fn a_revision_that_a_daemon_set_of_ours_records_is_none_of_the_resource() {
 }
 
 #[test]
-fn the_ports_of_a_service_on_nodes_are_those_of_its_health_checks_too() {
+fn node_ports_of_a_service_include_its_health_check_port() {
     let service = json!({ "spec": { "ports": [{ "port": 80, "nodePort": 30_080 }, { "port": 81 }], "healthCheckNodePort": 30_081 } });
     assert_eq!(facts::node_ports(&of(service)), [30_080, 30_081]);
 }

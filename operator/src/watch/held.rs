@@ -107,7 +107,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_part_that_is_larger_than_any_of_the_operators_is_not_held() {
+    fn a_part_larger_than_the_operators_largest_is_not_held() {
         let of = |length: usize, count: usize| json!({ "a": "x".repeat(length), "b": vec![json!({}); count] });
         // The largest template, to each of whose mappings the API server has added two.
         for fits in [of(SPEC_BYTES, 3 * SPEC_MAPPINGS), json!(null)] {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_objects_come_in_a_stream_that_is_no_older_than_its_request() {
+    async fn the_initial_stream_is_no_older_than_its_request() {
         let names = shown(|uri| {
             assert!(uri.contains("sendInitialEvents=true") && uri.ends_with("resourceVersion="), "{uri}");
             (200, line("ADDED", &node("n1")) + &line("ADDED", &node("n2")) + &end(), AT_ONCE)
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_api_server_that_does_not_know_streams_is_asked_for_pages_once_its_watch_has_ended() {
+    async fn an_api_server_that_ignores_streams_is_asked_for_pages() {
         let its_time = Duration::from_secs(WATCH_SECONDS.into()).saturating_sub(Duration::from_millis(20));
         let names =
             shown(move |uri| if uri.contains("sendInitialEvents") { (200, line("ADDED", &node("n1")), its_time) } else { pages(uri) });
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_version_of_a_stream_of_all_objects_is_changed() {
+    fn only_a_stream_of_all_objects_gets_an_empty_version() {
         let changed = |uri: &str| be_recent(Request::get(uri).body(()).expect("a request")).uri().to_string();
         for same in ["/api/v1/nodes?watch=true&resourceVersion=0", "/api/v1/nodes?limit=100&resourceVersion=0", "/api/v1/nodes"] {
             assert_eq!(changed(same), same);

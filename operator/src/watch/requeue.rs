@@ -48,7 +48,7 @@ mod tests {
     use futures::StreamExt as _;
 
     #[tokio::test(start_paused = true)]
-    async fn changes_without_pause_are_handed_out_after_a_short_time_and_once() {
+    async fn changes_without_pause_are_handed_out_after_a_short_time() {
         let requeue = Arc::new(RequeueSet::default());
         let mut stream = Box::pin(Arc::clone(&requeue).stream());
         let started = tokio::time::Instant::now();

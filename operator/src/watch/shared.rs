@@ -65,7 +65,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     #[tokio::test]
-    async fn those_who_ask_while_work_is_under_way_share_the_next_and_a_failure_is_of_one_alone() {
+    async fn callers_share_the_next_run_but_not_its_failure() {
         let (shared, works, may_end) = (SharedWork::default(), AtomicU32::new(0), Semaphore::new(0));
         let ask = |fails: bool| {
             let (works, may_end) = (&works, &may_end);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_by_the_same_key_at_once_shares_and_nothing_is_kept_afterwards() {
+    fn callers_of_one_key_share_and_unused_keys_are_dropped() {
         let all = SharedBy::<String>::default();
         let (edge, again, other) = (all.of("edge"), all.of("edge"), all.of("other"));
         assert!(Arc::ptr_eq(&edge, &again) && !Arc::ptr_eq(&edge, &other));

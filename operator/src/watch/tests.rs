@@ -95,9 +95,9 @@ fn is_alone(name: &str) -> bool {
 }
 
 #[test]
-fn resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes() {
+fn many_large_resources_of_a_tenant_take_a_few_mebibytes() {
     const COUNT: usize = 300;
-    if !is_alone("resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_a_few_mebibytes") {
+    if !is_alone("many_large_resources_of_a_tenant_take_a_few_mebibytes") {
         return;
     }
     let resource = |namespace: &str, index: usize, characters: usize| -> GuardedResource {
@@ -134,11 +134,11 @@ fn is_whole(facts: &DeploymentFacts) -> bool {
 }
 
 #[test]
-fn objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may() {
+fn many_large_objects_stay_within_the_memory_of_a_namespace() {
     /// In KiB: what is known of them, and a list of as many beside it.
     const MOST: usize = 150 << 10;
     const COUNT: usize = 150;
-    if !is_alone("objects_of_resources_that_a_tenant_makes_as_many_and_as_large_as_it_can_take_no_more_than_those_of_a_namespace_may") {
+    if !is_alone("many_large_objects_stay_within_the_memory_of_a_namespace") {
         return;
     }
     let mut large = meta("large", 0);
@@ -232,8 +232,8 @@ fn the_bytes_of_a_namespace_are_those_of_its_objects() {
 
 /// After a lost ledger all Nodes are read at once, each of the size of a real one.
 #[tokio::test]
-async fn two_thousand_nodes_are_listed_in_the_memory_of_a_page() {
-    if !is_alone("two_thousand_nodes_are_listed_in_the_memory_of_a_page") {
+async fn listing_two_thousand_nodes_takes_the_memory_of_a_page() {
+    if !is_alone("listing_two_thousand_nodes_takes_the_memory_of_a_page") {
         return;
     }
     let image =
@@ -260,8 +260,8 @@ async fn two_thousand_nodes_are_listed_in_the_memory_of_a_page() {
 /// A template of the API server's limit for an object: of mappings, each of which takes hundreds of bytes, and of more levels than a decoder
 /// goes. Neither ends the watch for the neighbours.
 #[tokio::test]
-async fn resources_that_no_decoder_takes_cost_little_and_their_neighbours_are_seen() {
-    if !is_alone("resources_that_no_decoder_takes_cost_little_and_their_neighbours_are_seen") {
+async fn an_undecodable_resource_hides_no_neighbour_and_costs_little() {
+    if !is_alone("an_undecodable_resource_hides_no_neighbour_and_costs_little") {
         return;
     }
     let resource = |name: &str, template: &str| {
@@ -298,8 +298,8 @@ async fn resources_that_no_decoder_takes_cost_little_and_their_neighbours_are_se
 }
 
 #[test]
-fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
-    if !is_alone("a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes") {
+fn a_node_with_its_objects_takes_a_few_kibibytes() {
+    if !is_alone("a_node_with_its_objects_takes_a_few_kibibytes") {
         return;
     }
     let observer = Observer::default();
@@ -324,7 +324,7 @@ fn a_node_and_all_that_belongs_to_it_takes_a_few_kibibytes() {
 }
 
 #[test]
-fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
+fn a_heartbeat_wakes_no_gate_and_a_changed_condition_does() {
     let node = |beat: u32, change: &dyn Fn(&mut Value)| -> Node {
         let at = format!("2026-01-01T00:00:{beat:02}Z");
         let mut node = json!({
@@ -353,7 +353,7 @@ fn a_heartbeat_wakes_no_gate_and_a_condition_a_taint_or_a_label_does() {
 }
 
 #[test]
-fn a_standby_keeps_no_news_of_nodes_and_whoever_begins_to_act_looks_at_all_of_them() {
+fn a_standby_keeps_no_news_and_begins_with_all_nodes() {
     let observer = Observer::default();
     let state = GateState::of(&observer);
     let node = |index: usize| -> Node {

@@ -105,7 +105,7 @@ fn what_a_new_list_does_not_name_is_gone() {
 }
 
 #[test]
-fn an_event_that_is_older_than_what_is_known_changes_nothing() {
+fn an_event_older_than_the_known_object_changes_nothing() {
     let observer = observer(vec![node("a", "9")], vec![deployment("edge", "a", "9", UID)], Vec::new());
     let mut older = deployment("edge", "a", "8", UID);
     older["metadata"]["generation"] = 7.into();
@@ -137,7 +137,7 @@ async fn relist(observer: &Observer, pages: Vec<(Value, &str)>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_nothing_else() {
+async fn a_consistent_list_removes_deleted_objects_and_keeps_other_namespaces() {
     let others = [deployment("edge", "gone", "5", UID), deployment("other", "c", "5", UID)];
     let observer = observer(vec![node("a", "5"), node("gone", "6")], others.to_vec(), Vec::new());
     let pages = vec![(json!([deployment("edge", "a", "20", UID)]), ""), (json!([node("a", "21")]), "more"), (json!([node("b", "22")]), "")];
@@ -150,7 +150,7 @@ async fn a_consistent_list_takes_out_what_is_gone_by_then_in_its_namespace_and_n
 }
 
 #[tokio::test]
-async fn a_list_that_the_watch_has_overtaken_takes_out_nothing_new_and_brings_back_nothing_that_is_gone() {
+async fn an_overtaken_list_removes_nothing_new_and_restores_nothing_deleted() {
     let observer = observer(vec![node("newer", "60"), node("c", "5")], vec![deployment("edge", "newer", "50", UID)], Vec::new());
     // By version 40 there were these, which the watch has shown to be deleted since.
     let pages = vec![(json!([deployment("edge", "a", "20", UID)]), ""), (json!([node("a", "21"), node("c", "5")]), "")];
@@ -160,7 +160,7 @@ async fn a_list_that_the_watch_has_overtaken_takes_out_nothing_new_and_brings_ba
 }
 
 #[test]
-fn what_a_consistent_list_shows_before_the_watch_does_is_news_for_whom_it_concerns() {
+fn changes_first_shown_by_a_list_wake_the_resources_concerned() {
     let deployments = [deployment("edge", "a", "5", UID), deployment("edge", "gone", "6", UID)];
     let observer = observer(vec![node("a", "5")], deployments.to_vec(), Vec::new());
     let mut fenced = node("a", "21");
@@ -183,7 +183,7 @@ fn what_a_consistent_list_shows_before_the_watch_does_is_news_for_whom_it_concer
 }
 
 #[test]
-fn a_resource_that_cannot_be_read_is_not_decided_for_until_it_can() {
+fn an_unreadable_resource_has_no_snapshot_until_it_is_readable() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<GuardedResource>(unreadable("web"));
     assert!(snapshot(&observer).is_none() && observer.resource("edge", "web").is_none());
@@ -206,7 +206,7 @@ fn with_port(port: u16, image: &str) -> GuardedResource {
 }
 
 #[test]
-fn another_spec_concerns_those_that_claim_the_same_of_nodes_and_another_status_its_own() {
+fn a_changed_spec_wakes_resources_with_the_same_health_ports() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<GuardedResource>(with("web", UID, "i:1", &json!({ "healthCheckNodePorts": [80, 81] })));
     assert_eq!(woken(&observer), ["web"]);
@@ -230,7 +230,7 @@ fn another_spec_concerns_those_that_claim_the_same_of_nodes_and_another_status_i
 }
 
 #[test]
-fn a_resource_that_goes_concerns_those_of_its_namespace_that_wait_for_a_name() {
+fn a_deleted_resource_wakes_those_that_wait_for_a_name() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<GuardedResource>(with_port(80, "i:1"));
     let mut waiting = serde_json::to_value(resource("web", UID, "i:1").0.unwrap()).unwrap();
@@ -248,7 +248,7 @@ fn a_resource_that_goes_concerns_those_of_its_namespace_that_wait_for_a_name() {
 }
 
 #[test]
-fn a_node_concerns_those_that_may_choose_it_or_have_something_there() {
+fn a_node_wakes_resources_that_select_or_occupy_it() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<GuardedResource>(with("dns", DNS, "i:1", &json!({ "nodeSelector": { "role": "dns" } })));
     woken(&observer);
@@ -280,7 +280,7 @@ fn a_node_concerns_those_that_may_choose_it_or_have_something_there() {
 }
 
 #[test]
-fn a_service_concerns_those_that_have_a_health_port_of_its_own() {
+fn a_service_wakes_resources_whose_health_port_it_uses() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.apply::<GuardedResource>(with_port(30_080, "i:1"));
     woken(&observer);
@@ -296,7 +296,7 @@ fn a_service_concerns_those_that_have_a_health_port_of_its_own() {
 }
 
 #[tokio::test]
-async fn gates_are_told_of_a_resource_that_came_changed_or_went_and_not_of_its_status() {
+async fn gates_are_told_of_resources_but_not_of_their_status() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     let state = crate::gates_shared::GateState::of(&observer);
     let told = || async { tokio::time::timeout(Duration::ZERO, state.changes()).await.is_ok_and(|changes| changes.gates) };
@@ -334,7 +334,7 @@ fn a_heartbeat_wakes_no_resource_and_a_label_does() {
 }
 
 #[test]
-fn a_deployment_with_our_labels_and_another_owner_is_a_strangers() {
+fn a_deployment_with_our_labels_and_another_owner_is_foreign() {
     let observer = observer(vec![node("a", "1")], vec![deployment("edge", "a", "5", "another")], Vec::new());
     let snapshot = snapshot(&observer).unwrap();
     assert!(snapshot.deployments.is_empty());
@@ -342,7 +342,7 @@ fn a_deployment_with_our_labels_and_another_owner_is_a_strangers() {
 }
 
 #[test]
-fn a_deployment_is_of_the_node_that_its_name_was_made_for_whatever_its_annotation_says() {
+fn a_deployments_name_decides_its_node_despite_its_annotation() {
     let mut edited = deployment("edge", "a", "5", UID);
     edited["metadata"]["annotations"][names::NODE_NAME_ANNOTATION] = "b".into();
     let observer = observer(vec![node("a", "1"), node("b", "2")], vec![edited], Vec::new());
@@ -378,7 +378,7 @@ fn only_a_list_that_was_made_for_this_rebuilding_counts() {
 }
 
 #[test]
-fn names_of_nodes_are_forgotten_with_the_last_that_has_them() {
+fn a_node_name_is_forgotten_with_its_last_object() {
     let observer = observer(
         vec![node("a", "1"), node("b", "1")],
         vec![deployment("edge", "a", "5", UID), deployment("edge", "b", "6", UID)],
@@ -394,7 +394,7 @@ fn names_of_nodes_are_forgotten_with_the_last_that_has_them() {
 }
 
 #[test]
-fn of_names_that_a_deployment_has_had_those_are_kept_that_its_annotation_and_its_label_have_now() {
+fn only_current_node_names_of_a_deployment_are_kept() {
     let observer = observer(Vec::new(), vec![deployment("edge", "a", "1", UID)], Vec::new());
     let names = || observer.index().node_names.values().cloned().collect::<std::collections::BTreeSet<_>>();
     let mut edited = deployment("edge", "a", "1", UID);
@@ -414,7 +414,7 @@ fn of_names_that_a_deployment_has_had_those_are_kept_that_its_annotation_and_its
 }
 
 #[test]
-fn of_a_strangers_deployment_and_health_checkers_the_name_is_kept_alone() {
+fn foreign_deployments_and_health_checkers_are_kept_as_names() {
     let mut strangers = deployment("edge", "a", "5", "another");
     strangers["metadata"]["ownerReferences"][1]["kind"] = "Other".into();
     strangers["metadata"]["ownerReferences"][1]["uid"] = "x".repeat(100_000).into();
@@ -443,7 +443,7 @@ fn serving(namespace: &str, uid: &str, created: &str, generation: i64, valid: i6
 
 /// Else it would lose to another what it uses until the operator has looked at it again.
 #[test]
-fn a_resource_that_was_just_edited_is_accepted_as_it_was_before() {
+fn a_resource_stays_accepted_just_after_an_edit() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     for generation in [1, 2] {
         let edited = serving("tenant", DNS, "1970-01-01T00:01:00Z", generation, 1, &json!([]));
@@ -454,7 +454,7 @@ fn a_resource_that_was_just_edited_is_accepted_as_it_was_before() {
 }
 
 #[test]
-fn who_forges_health_checkers_takes_no_port_from_a_neighbour_that_serves_it() {
+fn forged_health_checkers_take_no_port_from_a_serving_neighbour() {
     let mut both = node("a", "1");
     both["metadata"]["labels"] = json!({ names::member_label(names::uid8(UID)): "true", names::member_label("ffffffff"): "true" });
     let observer = observer(vec![both], Vec::new(), Vec::new());
@@ -505,7 +505,7 @@ fn verdict(observer: &Observer, name: &str) -> String {
 }
 
 #[test]
-fn of_a_namespace_those_that_run_something_and_the_oldest_are_looked_after_and_nothing_is_held_of_the_others() {
+fn only_running_and_oldest_resources_of_a_namespace_are_held() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     // The newest by name come first, and the last of all runs something.
     let all = (1..=120).map(|made| bulky(&format!("r{:03}", 120 - made), made, 10, u32::from(made == 120)));
@@ -532,7 +532,7 @@ fn of_a_namespace_those_that_run_something_and_the_oldest_are_looked_after_and_n
 }
 
 #[tokio::test]
-async fn a_resource_that_gets_its_turn_is_read_anew_unless_it_has_gone_meanwhile() {
+async fn a_resource_that_gets_its_turn_is_read_unless_deleted() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     observer.take::<GuardedResource>((1..=101).map(|made| bulky(&format!("r{made:03}"), made, 10, 0)).collect());
     observer.delete::<GuardedResource>(&bulky("r001", 1, 10, 0));
@@ -559,7 +559,7 @@ async fn a_resource_that_gets_its_turn_is_read_anew_unless_it_has_gone_meanwhile
 }
 
 #[test]
-fn a_spec_that_is_too_large_is_refused_and_what_else_is_large_is_not_held() {
+fn an_oversized_spec_is_refused_and_its_large_parts_dropped() {
     let observer = observer(Vec::new(), Vec::new(), Vec::new());
     let mut mappings = serde_json::to_value(bulky("web", 1, 10, 0).0.unwrap()).unwrap();
     mappings["spec"]["template"]["spec"]["containers"][0]["env"] = (0..1_000).map(|_| json!({})).collect();

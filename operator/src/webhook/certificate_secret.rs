@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_secret_is_made_once_renewed_in_time_on_what_was_read_and_made_anew_when_it_is_of_no_use() {
+    async fn the_secret_is_renewed_in_time_and_replaced_when_unusable() {
         let (secret, writes) = (Arc::default(), Arc::default());
         let metrics = GateMetrics::registered(&mut prometheus_client::registry::Registry::default());
         let secrets = Secrets::new(server(&secret, &writes), "system", "hook", Serving::default(), metrics);

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_condition_that_asks_for_somebody_is_told_as_a_warning() {
+    fn only_conditions_that_need_action_are_told_as_warnings() {
         for (type_, status, reason) in [
             ("Ready", "True", "Complete"),
             ("Ready", "False", "RollingOut"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_pods_have_trouble_is_told_with_that_trouble_and_has_failed_when_its_time_is_over() {
+    fn a_nodes_warning_names_its_pods_trouble_until_it_fails() {
         let trouble = Some(("ImagePullBackOff".to_owned(), "no such image".to_owned()));
         let waits = Reason::PodsNotReady { ready: 0, wanted: 2, trouble };
         assert_eq!(warning_of(&waits), Some("ImagePull"));

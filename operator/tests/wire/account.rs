@@ -52,7 +52,7 @@ async fn lacks(snapshot: &mut Snapshot, memory: &mut Memory, expected: Vec<Excha
 }
 
 #[tokio::test]
-async fn a_named_account_is_asked_about_each_right_once_in_a_while() {
+async fn rights_of_a_named_account_are_reviewed_periodically() {
     let (mut snapshot, mut memory) = (naming(Some("checker")), Memory::of("0a1b2c3d-0000"));
     assert_eq!(lacks(&mut snapshot, &mut memory, reviews("nodes")).await, ["list nodes", "watch nodes"]);
     assert_eq!(lacks(&mut naming(Some("checker")), &mut memory, vec![]).await, ["list nodes", "watch nodes"], "it is remembered");
@@ -63,7 +63,7 @@ async fn a_named_account_is_asked_about_each_right_once_in_a_while() {
 }
 
 #[tokio::test]
-async fn without_an_answer_what_was_said_of_the_same_account_counts() {
+async fn without_an_answer_the_accounts_last_review_counts() {
     let refused = || vec![("POST", REVIEWS.to_owned(), None, 403, failure(403, "Forbidden", false))];
     let (mut snapshot, mut memory) = (naming(Some("checker")), Memory::of("0a1b2c3d-0000"));
     assert_eq!(lacks(&mut snapshot, &mut memory, refused()).await, [""; 0]);
@@ -76,7 +76,7 @@ async fn without_an_answer_what_was_said_of_the_same_account_counts() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_where_the_account_is_the_operators_own_or_there_are_no_health_checkers() {
+async fn no_account_is_reviewed_without_a_name_or_health_ports() {
     let mut without_ports = naming(Some("checker"));
     without_ports.resource.spec.health_check_node_ports.clear();
     let mut of_the_original = naming(Some("default"));
@@ -88,7 +88,7 @@ async fn nothing_is_asked_where_the_account_is_the_operators_own_or_there_are_no
 }
 
 #[test]
-fn what_is_asked_is_what_the_roles_of_health_checkers_grant() {
+fn reviewed_rights_equal_those_of_the_health_checker_roles() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/10-rbac.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut granted = Vec::new();

@@ -154,7 +154,7 @@ const RESOURCE: &str = "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/names
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/edge/deployments";
 
 #[tokio::test]
-async fn the_ledger_is_written_with_the_version_that_was_read_and_its_ids_are_reserved_afterwards() {
+async fn a_ledger_write_tests_its_version_and_then_reserves_ids() {
     let status = IngressDaemonSetStatus { replicas: 2, ..Default::default() };
     let body = json!([
         {"op": "test", "path": "/metadata/uid", "value": "0a1b2c3d-0000"},
@@ -178,7 +178,7 @@ async fn the_ledger_is_written_with_the_version_that_was_read_and_its_ids_are_re
 }
 
 #[tokio::test]
-async fn a_release_is_not_written_while_the_deployment_is_still_there() {
+async fn no_release_is_written_while_its_deployment_exists() {
     let mut found = deployment("3");
     found["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": "0a1b2c3d-0000", "controller": true}]);
@@ -190,7 +190,7 @@ async fn a_release_is_not_written_while_the_deployment_is_still_there() {
 }
 
 #[tokio::test]
-async fn a_patch_of_a_deployment_is_sent_as_decided_and_its_version_is_waited_for() {
+async fn a_deployment_is_patched_as_decided_and_waited_for() {
     let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "d1"}, {"op": "add", "path": "/spec/template", "value": {}}]);
     let action = Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: patch.clone(), write: Write::Update };
     let (result, mut memory) = act(action, vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch), 200, deployment("41"))]).await;
@@ -202,7 +202,7 @@ async fn a_patch_of_a_deployment_is_sent_as_decided_and_its_version_is_waited_fo
 }
 
 #[tokio::test]
-async fn a_failed_test_in_a_patch_is_a_conflict_and_another_422_is_a_refusal() {
+async fn a_failed_patch_test_is_a_conflict_not_a_refusal() {
     let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "d1"}]);
     let action = || Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: patch.clone(), write: Write::Claim };
     let exchange = |answer| vec![("PATCH", format!("{DEPLOYMENTS}/web-a?"), Some(patch.clone()), 422, answer)];
@@ -264,7 +264,7 @@ async fn a_member_label_goes_only_when_the_deployment_is_gone() {
 }
 
 #[tokio::test]
-async fn supporting_objects_are_applied_under_a_field_manager_of_their_own() {
+async fn supporting_objects_are_applied_under_their_own_field_manager() {
     let body = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "health-checker-0a1b2c3d"}});
     let action = Action::Apply { object: Supporting::ServiceAccount("health-checker-0a1b2c3d".into()), body: Box::new(body.clone()) };
     let path = "/api/v1/namespaces/edge/serviceaccounts/health-checker-0a1b2c3d?&force=true&fieldManager=ingress-daemonset-operator%2Fhealth-checker";
@@ -342,7 +342,7 @@ async fn a_template_is_tried_once_by_a_dry_run() {
 }
 
 #[tokio::test]
-async fn a_template_that_the_api_server_refuses_is_remembered_for_a_while() {
+async fn a_refused_template_is_remembered_until_the_spec_changes() {
     let (refusal, memory) = tried(dry_run(422, failure(422, "Invalid", true))).await;
     assert_eq!((refusal.as_deref(), memory.tried), (Some("because"), None));
     assert_eq!(memory.template_refusal(1), Some("because"));
@@ -350,7 +350,7 @@ async fn a_template_that_the_api_server_refuses_is_remembered_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_quota_a_taken_name_or_a_webhook_that_knows_no_dry_run_says_nothing_about_the_template() {
+async fn a_quota_or_taken_name_does_not_refuse_the_template() {
     let mut webhook = failure(400, "BadRequest", false);
     webhook["message"] = "admission webhook \"w\" does not support dry run".into();
     for (code, answer) in [(403, failure(403, "Forbidden", false)), (409, failure(409, "AlreadyExists", false)), (400, webhook)] {
@@ -366,7 +366,7 @@ async fn without_an_answer_the_template_is_tried_again_later() {
 }
 
 #[test]
-fn a_write_refused_for_being_of_the_past_is_left_alone_until_what_it_is_based_on_changes() {
+fn a_write_refused_as_outdated_waits_until_its_view_changes() {
     let mut memory = Memory::default();
     assert_eq!(memory.stale_for("status", "7"), None);
     memory.note_stale("status".into(), "7".into());

@@ -40,14 +40,14 @@ fn taken_by(found: Value) -> Vec<Exchange> {
 }
 
 #[tokio::test]
-async fn a_name_that_another_resource_of_ours_has_given_is_no_strangers() {
+async fn a_name_taken_by_our_other_resource_is_not_foreign() {
     let (result, memory) = act(create(), taken_by(owned_by("IngressDaemonSet", "another"))).await;
     assert!(matches!(&result, Err(Error::Taken(name)) if name == "web-a"), "{result:?}");
     assert!(memory.foreign_names.is_empty(), "another name is found for it, by what the watch shows");
 }
 
 #[tokio::test]
-async fn a_deployment_of_ours_that_its_watch_did_not_show_gets_its_labels_back_before_anything_else() {
+async fn an_unseen_deployment_of_ours_first_gets_its_labels_back() {
     let found = owned_by("IngressDaemonSet", "0a1b2c3d-0000");
     let mut expected = taken_by(found.clone());
     expected.push(("GET", DEPLOYMENT.to_owned(), None, 200, found));
@@ -78,7 +78,7 @@ async fn without_an_answer_a_deployment_counts_as_there() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_one_until_it_is_seen_to_be_gone() {
+async fn a_foreign_name_stays_foreign_until_its_object_is_gone() {
     let ours = owned_by("IngressDaemonSet", "0a1b2c3d-0000");
     let answers = [
         (200, deployment("9"), true),
@@ -96,7 +96,7 @@ async fn a_stranger_is_one_until_it_is_seen_to_be_gone() {
 }
 
 #[tokio::test]
-async fn a_write_that_is_taken_ends_the_refusal_of_its_node() {
+async fn an_accepted_write_ends_only_its_own_refusal() {
     let action = Action::PatchDeployment { node: "a".into(), name: "web-a".into(), patch: json!([]), write: Write::Claim };
     let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?"), None, 200, deployment("10"))]);
     let mut memory = Memory::of("0a1b2c3d-0000");
@@ -131,7 +131,7 @@ fn with_deployment() -> Snapshot {
 }
 
 #[tokio::test]
-async fn that_the_operator_may_not_try_a_template_is_no_refusal_of_it_and_that_a_webhook_denies_it_is() {
+async fn a_missing_right_refuses_no_template_unlike_a_webhook() {
     let user = "User \"system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator\"";
     let lacks = format!("{user} cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"edge\"");
     let denies = "admission webhook \"images.example.com\" denied the request: no tag".to_owned();
@@ -148,7 +148,7 @@ async fn that_the_operator_may_not_try_a_template_is_no_refusal_of_it_and_that_a
 }
 
 #[tokio::test]
-async fn where_there_is_a_deployment_the_template_is_tried_on_that_without_changing_it() {
+async fn a_template_is_tried_on_an_existing_deployment_without_change() {
     let mut snapshot = with_deployment();
     let (client, task) = server(vec![("PATCH", format!("{DEPLOYMENT}?&dryRun=All"), None, 200, deployment("9"))]);
     let mut memory = Memory::of("0a1b2c3d-0000");
@@ -159,7 +159,7 @@ async fn where_there_is_a_deployment_the_template_is_tried_on_that_without_chang
 }
 
 #[tokio::test]
-async fn a_template_that_could_not_be_tried_six_times_is_risked() {
+async fn a_template_is_used_untried_after_six_failed_dry_runs() {
     let attempt = || ("POST", "/apis/apps/v1/namespaces/edge/deployments?&dryRun=All".to_owned(), None, 500, resource("8"));
     let (client, task) = server((0..6).map(|_| attempt()).collect());
     let (mut memory, mut snapshot) = (Memory::of("0a1b2c3d-0000"), snapshot());

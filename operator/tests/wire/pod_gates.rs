@@ -84,7 +84,7 @@ fn observer() -> Arc<Observer> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_and_gates_of_a_namespace_are_written_to_while_a_status_of_another_one_hangs() {
+async fn a_hanging_status_write_delays_no_other_namespace() {
     let (written, mut told) = watch::channel(Written::default());
     let service = tower::service_fn(move |request: Request<Body>| {
         let written = written.clone();

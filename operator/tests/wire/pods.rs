@@ -48,7 +48,7 @@ pub async fn a_pod_is_deleted_only_as_it_was_seen() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_gone_or_has_changed_since_is_left_alone() {
+async fn a_pod_that_is_gone_or_changed_is_left_alone() {
     for (code, reason) in [(404, "NotFound"), (409, "Conflict")] {
         let expected = vec![("DELETE", format!("{PODS}/web-p?"), None, code, failure(code, reason, false))];
         act(delete(Some("p1"), Some("12")), expected).await.0.unwrap();
@@ -67,7 +67,7 @@ fn create() -> (Action, Value) {
 }
 
 #[tokio::test]
-pub async fn a_pod_that_pulls_images_is_made_once_and_waited_for() {
+pub async fn a_pull_pod_is_created_once_and_waited_for() {
     let (action, body) = create();
     let (result, memory) = act(action, vec![("POST", format!("{PODS}?"), Some(body), 201, pod("41"))]).await;
     result.unwrap();
@@ -99,7 +99,7 @@ fn operations(uid: &str) -> Value {
 }
 
 #[tokio::test]
-pub async fn a_replica_set_is_patched_as_decided_and_its_version_is_waited_for() {
+pub async fn a_replica_set_is_patched_as_decided_and_waited_for() {
     let patch = operations("s1");
     let action = Action::PatchReplicaSet { node: "a".into(), name: "web-a-1".into(), patch: patch.clone() };
     let expected = vec![("PATCH", format!("{REPLICA_SETS}/web-a-1?"), Some(patch), 200, replica_set("41"))];
@@ -113,7 +113,7 @@ pub async fn a_replica_set_is_patched_as_decided_and_its_version_is_waited_for()
 }
 
 #[tokio::test]
-pub async fn a_pod_is_patched_as_decided_and_its_version_is_waited_for() {
+pub async fn a_pod_is_patched_as_decided_and_waited_for() {
     let patch = operations("p1");
     let action = Action::PatchPod { node: "a".into(), name: "web-p".into(), patch: patch.clone() };
     let (result, memory) = act(action, vec![("PATCH", format!("{PODS}/web-p?"), Some(patch), 200, pod("41"))]).await;
@@ -131,7 +131,7 @@ fn gate() -> (Action, Value) {
 }
 
 #[tokio::test]
-pub async fn a_gate_of_a_pod_is_set_in_its_status_by_the_key_of_the_condition() {
+pub async fn a_pods_gate_is_patched_by_its_condition_type() {
     let (action, patch) = gate();
     let (result, memory) = act(action, vec![("PATCH", format!("{PODS}/web-p/status?"), Some(patch), 200, pod("41"))]).await;
     result.unwrap();
@@ -154,7 +154,7 @@ async fn what_has_changed_or_gone_meanwhile_is_looked_at_again() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_would_refuse_again_is_remembered_at_the_node() {
+async fn refused_patches_are_remembered_at_the_node() {
     let cases = [
         (Action::PatchReplicaSet { node: "a".into(), name: "x".into(), patch: operations("s1") }, format!("{REPLICA_SETS}/x?")),
         (Action::PatchPod { node: "a".into(), name: "x".into(), patch: operations("p1") }, format!("{PODS}/x?")),

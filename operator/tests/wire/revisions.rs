@@ -44,7 +44,7 @@ pub async fn a_revision_is_recorded_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_recorded_revision_of_ours_that_was_not_seen_yet_is_a_conflict() {
+async fn an_unseen_revision_of_ours_is_a_conflict() {
     let mut found = revision("9");
     found["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "x/v1", "kind": "IngressDaemonSet", "name": "web", "uid": "0a1b2c3d-0000", "controller": true}]);
@@ -54,21 +54,21 @@ async fn a_recorded_revision_of_ours_that_was_not_seen_yet_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_revision_of_somebody_else_under_the_name_is_left_alone_and_remembered() {
+async fn a_foreign_revision_is_left_alone_and_remembered() {
     let (result, memory) = act(record().0, taken((200, revision("9")))).await;
     assert!(matches!(&result, Err(Error::Foreign(name)) if name == "web-1a"), "{result:?}");
     assert!(memory.foreign_names.contains("web-1a"));
 }
 
 #[tokio::test]
-async fn a_revision_that_went_while_it_was_in_the_way_is_tried_again() {
+async fn recording_is_retried_after_a_blocking_revision_disappears() {
     let (result, memory) = act(record().0, taken((404, failure(404, "NotFound", false)))).await;
     assert!(matches!(result, Err(Error::Conflict)), "{result:?}");
     assert!(memory.foreign_names.is_empty());
 }
 
 #[tokio::test]
-async fn a_revision_that_the_api_server_does_not_take_is_no_conflict() {
+async fn a_revision_refused_by_the_api_server_is_no_conflict() {
     let answer = failure(422, "Invalid", true);
     let (result, _) = act(record().0, vec![("POST", format!("{REVISIONS}?"), None, 422, answer)]).await;
     assert!(matches!(result, Err(Error::Invalid(_))), "{result:?}");
@@ -84,7 +84,7 @@ fn renumber() -> (Action, Value) {
 }
 
 #[tokio::test]
-pub async fn a_revision_gets_its_number_where_it_is_the_one_that_was_seen() {
+pub async fn a_revision_is_renumbered_only_as_it_was_seen() {
     let (action, patch) = renumber();
     let (result, mut memory) = act(action, vec![("PATCH", format!("{REVISIONS}/web-1a?"), Some(patch), 200, revision("41"))]).await;
     result.unwrap();
@@ -95,7 +95,7 @@ pub async fn a_revision_gets_its_number_where_it_is_the_one_that_was_seen() {
 }
 
 #[tokio::test]
-async fn a_revision_that_is_gone_or_has_another_number_is_looked_at_again() {
+async fn a_revision_that_is_gone_or_renumbered_is_read_again() {
     for (code, reason) in [(404, "NotFound"), (409, "Conflict"), (422, "Invalid")] {
         let (action, patch) = renumber();
         let answer = failure(code, reason, false);

@@ -404,7 +404,7 @@ async fn is_told(key: &str, without: Without) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn without_a_right_the_operator_says_which_and_does_what_needs_it_not() {
+async fn without_a_right_the_operator_names_it_and_continues() {
     let cases = ASKED_FOR.map(|(key, without)| Box::pin(is_told(key, without)));
     let untold: Vec<_> = futures::future::join_all(cases).await.into_iter().filter_map(Result::err).collect();
     assert!(untold.is_empty(), "{}", untold.join("\n"));
@@ -454,7 +454,7 @@ async fn an_action_without_its_right_is_refused_counted_and_told() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_ask_about_an_account_it_counts_as_fit_and_that_is_told() {
+async fn an_account_that_cannot_be_reviewed_counts_as_fit() {
     let key = "authorization.k8s.io/subjectaccessreviews";
     let (server, metrics) = (Server::without(key, None), Metrics::default());
     let mut snapshot = snapshot();
@@ -468,7 +468,7 @@ async fn without_the_right_to_ask_about_an_account_it_counts_as_fit_and_that_is_
 
 /// Who is alerted learns of every right above by the same counter.
 #[test]
-fn the_alert_for_a_missing_right_goes_by_the_counter_of_refused_requests_and_tells_which_right() {
+fn the_alert_for_missing_rights_counts_refusals_by_right() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/optional/alerts.rules.yaml");
     let rules: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let alerts: Vec<&Value> =

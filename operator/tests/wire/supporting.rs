@@ -24,7 +24,7 @@ fn deleted() -> Value {
 }
 
 #[tokio::test]
-pub async fn a_supporting_object_is_deleted_where_its_kind_lives_and_only_that_one() {
+pub async fn a_supporting_object_that_was_seen_is_deleted_by_uid() {
     for (object, path) in kinds() {
         let body = json!({"propagationPolicy": "Background", "preconditions": {"uid": "s1"}});
         let action = Action::Delete { object, uid: Some("s1".into()) };
@@ -45,7 +45,7 @@ async fn one_that_was_never_seen_is_deleted_by_its_name() {
 }
 
 #[tokio::test]
-async fn one_that_is_gone_or_another_by_now_is_left_alone() {
+async fn a_supporting_object_gone_or_replaced_is_left_alone() {
     for (code, reason) in [(404, "NotFound"), (409, "Conflict")] {
         let (object, path) = kinds()[0].clone();
         let action = Action::Delete { object, uid: Some("s1".into()) };
@@ -56,7 +56,7 @@ async fn one_that_is_gone_or_another_by_now_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_is_forbidden_or_not_answered_is_no_success() {
+async fn a_forbidden_or_unanswered_deletion_is_no_success() {
     let (object, path) = kinds()[3].clone();
     let delete = |code, reason| {
         let action = Action::Delete { object: object.clone(), uid: None };
@@ -89,7 +89,7 @@ async fn made(code: u16, reason: &str) -> (String, Value, Result<(), Error>, usi
 }
 
 #[tokio::test]
-async fn a_secret_is_made_with_a_key_of_its_own_and_one_that_is_there_stays() {
+async fn a_new_secret_has_its_own_key_and_replaces_none() {
     let (asked, first, result, asserted) = made(201, "").await;
     assert_eq!((asked.as_str(), asserted), ("POST /api/v1/namespaces/edge/secrets?", 1));
     result.unwrap();
@@ -105,7 +105,7 @@ async fn a_secret_is_made_with_a_key_of_its_own_and_one_that_is_there_stays() {
 }
 
 #[tokio::test]
-async fn refused_health_checkers_are_remembered_until_one_is_taken_or_the_spec_changes() {
+async fn refused_health_checkers_are_remembered_until_accepted_or_changed() {
     let body = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web-10080", "resourceVersion": "9"}});
     let action = Action::Apply { object: Supporting::DaemonSet("web-10080".into()), body: Box::new(body.clone()) };
     let path = "/apis/apps/v1/namespaces/edge/daemonsets/web-10080?&force=true&fieldManager=ingress-daemonset-operator%2Fhealth-checker";

@@ -24,7 +24,7 @@ impl Reviews for Fake {
 }
 
 #[test]
-fn requests_ask_for_the_subresource_of_their_path_and_the_verb_of_their_method() {
+fn path_and_method_decide_the_subresource_and_verb() {
     let of = |method: Method, path: &str| {
         let access = access(&method, path);
         (access.verb, access.subresource)

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn files_that_change_are_read_within_a_minute_and_bad_ones_change_nothing() {
+    async fn changed_certificate_files_are_read_within_a_minute_unless_bad() {
         let dir = std::env::temp_dir().join(format!("certificate-kept-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let (crt, key) = (dir.join("a.crt"), dir.join("a.key"));

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_protocol_of_the_client_that_is_known_is_spoken() {
+    fn the_clients_first_known_protocol_is_spoken() {
         let negotiate = |offered: &[&'static str]| negotiate(offered.iter().copied()).map(|protocol| protocol.name);
         assert_eq!(negotiate(&["v5.channel.k8s.io", "v4.channel.k8s.io"]), Some("v5.channel.k8s.io"));
         assert_eq!(negotiate(&["v9.channel.k8s.io", "v4.base64.channel.k8s.io"]), Some("v4.base64.channel.k8s.io"));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_told_with_the_exit_code_as_a_kubelet_tells_it() {
+    fn the_verdict_tells_the_exit_code_as_a_kubelet_does() {
         let [v5, .., old] = PROTOCOLS;
         let told: serde_json::Value = serde_json::from_slice(&v5.verdict(&Ok(7)).unwrap()).unwrap();
         assert_eq!(told["status"], "Failure");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_found_however_they_are_cut_and_nonsense_is_dropped() {
+    fn terminal_sizes_are_read_in_pieces_and_nonsense_is_dropped() {
         let mut sizes = Sizes::default();
         assert_eq!(sizes.push(br#"{"Width":80,"#), None);
         assert_eq!(sizes.push(br#""Height":24}{"Width":1"#), Some(TerminalSize { width: 80, height: 24 }));

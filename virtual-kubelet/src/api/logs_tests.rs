@@ -62,7 +62,7 @@ async fn the_last_lines_are_counted_as_the_client_sees_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_is_followed_through_a_rotation_to_the_end_of_the_container() {
+async fn a_log_is_followed_through_rotation_until_the_container_ends() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     let dir = Dir::new("follow");

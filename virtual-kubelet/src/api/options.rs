@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_says_which_streams_it_wants_and_cannot_have_a_terminal_with_errors_apart() {
+    fn a_client_chooses_streams_without_stderr_beside_a_terminal() {
         let options = |text: &str| stream_options(&query(text));
         assert_eq!(options("input=1&output=1&tty=1"), Ok(StreamOptions { stdin: true, stdout: true, stderr: false, tty: true }));
         assert_eq!(options("error=1"), Ok(StreamOptions { stderr: true, ..StreamOptions::default() }));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_the_older_protocol_are_repeated_or_separated_by_commas() {
+    fn ports_of_the_older_protocol_are_repeated_or_comma_separated() {
         let ports = |text: &str| ports(&query(text));
         assert_eq!(ports("port=80"), Ok(vec![80]));
         assert_eq!(ports("port=80,81&port=82"), Ok(vec![80, 81, 82]));

@@ -13,7 +13,7 @@ fn headers(all: &[(&str, &str)]) -> Headers {
 }
 
 #[test]
-fn a_stream_says_its_kind_and_its_port_or_is_refused() {
+fn a_stream_without_kind_or_port_is_refused() {
     type Case<'a> = (&'a [(&'a str, &'a str)], Result<(Part, u16), &'a str>);
     let cases: [Case<'_>; 7] = [
         (&[("streamtype", "data")], Err("\"port\" header is required")),
@@ -106,7 +106,7 @@ fn expect_hundred(got: &HashMap<u32, Vec<u8>>) {
 }
 
 #[tokio::test]
-async fn a_hundred_connections_at_once_go_through_one_connection_and_a_closed_port_is_an_error_of_its_own() {
+async fn a_closed_port_fails_only_one_of_a_hundred_connections() {
     let (ours, theirs) = tokio::io::duplex(1024);
     let task = tokio::spawn(over_spdy(theirs, dialer().await, "web_edge".into(), Duration::from_secs(30)));
     expect_hundred(&hundred(ours).await);
@@ -128,7 +128,7 @@ async fn spdy_inside_a_websocket_forwards_as_well() {
 }
 
 #[tokio::test]
-async fn the_channels_of_a_websocket_forward_each_port_of_the_query() {
+async fn websocket_channels_forward_each_port_of_the_query() {
     let (ours, theirs) = tokio::io::duplex(1024);
     let server = WebSocketStream::from_raw_socket(theirs, Role::Server, None).await;
     let dial: Dialer = Arc::new(|port| {
@@ -162,7 +162,7 @@ async fn the_channels_of_a_websocket_forward_each_port_of_the_query() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pair_that_does_not_become_whole_is_told_so_and_forgotten() {
+async fn an_incomplete_pair_of_streams_times_out_with_an_error() {
     let (ours, theirs) = tokio::io::duplex(1024);
     let dial: Dialer = Arc::new(|_| Box::pin(std::future::ready(Err(std::io::ErrorKind::NotFound.into()))));
     let task = tokio::spawn(over_spdy(theirs, dial, "web_edge".into(), Duration::from_secs(30)));

@@ -80,7 +80,7 @@ async fn ask(handlers: impl PodHandlers, method: Method, path: &str) -> (u16, St
 }
 
 #[tokio::test]
-async fn resource_metrics_are_prometheus_text_or_501_or_500_with_the_reason() {
+async fn resource_metrics_are_prometheus_text_or_501_or_500() {
     let path = "/metrics/resource";
     let kind = "text/plain; version=0.0.4".to_owned();
     assert_eq!(ask(Full { fails: false }, Method::GET, path).await, (200, kind, "a 1\n".into()));
@@ -93,7 +93,7 @@ async fn resource_metrics_are_prometheus_text_or_501_or_500_with_the_reason() {
 }
 
 #[tokio::test]
-async fn every_route_is_there_with_and_without_a_slash_at_its_end() {
+async fn routes_exist_with_and_without_a_final_slash() {
     for path in ["/pods", "/pods/", "/runningpods/", "/stats/summary/", "/metrics/resource/", "/containerLogs/ns/pod/c/"] {
         assert_eq!(ask(Full { fails: false }, Method::GET, path).await.0, 200, "{path}");
         assert_eq!(ask(Nothing, Method::GET, path).await.0, 501, "{path}");
@@ -156,7 +156,7 @@ async fn handshakes_choose_a_protocol_or_say_which_there_are() {
 }
 
 #[tokio::test]
-async fn a_stuck_command_ends_with_its_client_or_with_the_server() {
+async fn a_stuck_command_ends_with_its_client_or_server() {
     let stop = CancellationToken::new();
     let api = Api::new(Arc::new(Full { fails: false }), stop.clone());
     let begin = async || {

@@ -52,7 +52,7 @@ async fn client(options: StreamOptions, session: Session) -> (WebSocketStream<Du
 }
 
 #[tokio::test]
-async fn a_command_over_a_websocket_gets_its_input_and_gives_its_output_and_its_exit_code() {
+async fn a_websocket_carries_a_commands_streams_and_exit_code() {
     let (mut client, task) = client(ALL, echo()).await;
     let large = vec![b'x'; 200_000];
     let (mut to, mut from) = client.split();
@@ -87,7 +87,7 @@ async fn a_command_over_a_websocket_gets_its_input_and_gives_its_output_and_its_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_is_dropped_when_its_client_leaves_even_with_input_that_nobody_reads() {
+async fn a_session_ends_with_its_client_despite_unread_input() {
     let (dropped, (sizes, mut told)) = (Arc::<AtomicBool>::default(), tokio::sync::mpsc::unbounded_channel());
     let options = StreamOptions { stdin: true, stdout: true, stderr: false, tty: true };
     let (mut client, task) = client(options, stuck(dropped.clone(), sizes)).await;
@@ -143,7 +143,7 @@ fn spdy_client(options: StreamOptions, session: Session) -> (SpdyClient, tokio::
 }
 
 #[tokio::test]
-async fn a_command_over_spdy_gets_its_input_and_gives_its_output_and_its_exit_code() {
+async fn spdy_carries_a_commands_streams_and_exit_code() {
     let (mut client, task) = spdy_client(ALL, echo());
     for (stream, kind) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")] {
         client.open(stream, kind).await;
@@ -176,7 +176,7 @@ async fn a_command_over_spdy_gets_its_input_and_gives_its_output_and_its_exit_co
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_open_its_streams_is_told_so() {
+async fn a_client_that_opens_too_few_streams_gets_an_error() {
     let (mut client, task) = spdy_client(ALL, echo());
     client.open(1, "error").await;
     client.open(3, "telepathy").await;

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_gives_each_address_once_and_none_when_all_are_taken() {
+    fn a_range_gives_each_address_once_until_all_are_taken() {
         let mut pool = Pool::new("10.0.0.0/29".parse().unwrap());
         let mut taken: Vec<_> = (0..6).map(|_| pool.take(4).unwrap()).collect();
         assert_eq!(pool.take(4), None);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_pod_has_already_is_not_given_to_another() {
+    fn an_adopted_address_is_not_given_to_another_pod() {
         let mut pool = Pool::new("10.0.0.0/30".parse().unwrap());
         pool.adopt(Ipv4Addr::new(10, 0, 0, 1));
         assert_eq!(pool.take(0), Some(Ipv4Addr::new(10, 0, 0, 2)));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_pods_have_is_free_when_both_have_gone() {
+    fn an_address_of_two_pods_is_free_after_both_leave() {
         let mut pool = Pool::new("10.0.0.0/30".parse().unwrap());
         let (twice, other) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         pool.adopt(twice);

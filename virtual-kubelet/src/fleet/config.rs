@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_of_nodes_belong_together_and_those_of_others_have_none() {
+    fn only_names_of_the_fleets_nodes_have_a_number() {
         let config = FleetConfig::new(20);
         assert_eq!((0..20).map(|index| config.index_of(&config.node_name(index))).collect::<Option<Vec<_>>>(), Some((0..20).collect()));
         for other in ["sim-20", "sim-", "sim-01", "sim-+1", "sim--1", "other-1", "sim-1x", "sim-99999999999"] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_share_the_address_of_the_kubelet_api_unless_their_own_lead_to_it() {
+    fn nodes_share_the_kubelet_apis_address_unless_it_is_unspecified() {
         let told = |kubelet: Option<&str>| {
             let config = FleetConfig { kubelet: kubelet.map(|text| text.parse().unwrap()), ..FleetConfig::new(2) };
             assert_eq!(config.check(), Ok(()));

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn far_more_requests_at_once_than_connections_all_get_answers_over_no_more_than_the_bound() {
+    async fn all_requests_are_answered_within_the_bound_of_connections() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (config, open) = slow_server().await;
         let client = bounded(&config, 10).unwrap();

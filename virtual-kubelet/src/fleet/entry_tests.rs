@@ -82,7 +82,7 @@ fn deleted(pod: &SlimPod, version: u64, grace: i64) -> SlimPod {
 }
 
 #[test]
-fn a_pod_without_delays_is_running_and_ready_with_one_patch_and_its_echo_asks_for_nothing() {
+fn a_pod_without_delays_becomes_ready_with_one_patch() {
     let mut world = World::new("", &pod(1));
     assert!(world.see(&pod(1), 0));
     let shown = world.patched(&pod(1), 0, 2);
@@ -92,7 +92,7 @@ fn a_pod_without_delays_is_running_and_ready_with_one_patch_and_its_echo_asks_fo
 }
 
 #[test]
-fn a_patch_names_the_pod_by_uid_leaves_conditions_of_others_out_and_moves_no_time_without_a_change() {
+fn a_patch_carries_the_uid_without_foreign_conditions() {
     let mut world = World::new("", &pod(1));
     world.see(&pod(1), 0);
     let Some(Write::Patch(body, _)) = world.write(5) else { panic!("no patch") };
@@ -106,7 +106,7 @@ fn a_patch_names_the_pod_by_uid_leaves_conditions_of_others_out_and_moves_no_tim
 }
 
 #[test]
-fn a_ready_condition_that_the_node_controller_changed_is_repaired_and_an_event_from_before_our_write_is_not() {
+fn a_changed_ready_condition_is_repaired_and_older_events_ignored() {
     let mut world = World::new("", &pod(1));
     world.see(&pod(1), 0);
     let mut shown = world.patched(&pod(1), 0, 5);
@@ -120,7 +120,7 @@ fn a_ready_condition_that_the_node_controller_changed_is_repaired_and_an_event_f
 }
 
 #[test]
-fn a_foreign_change_while_our_write_was_under_way_is_written_over_afterwards() {
+fn a_foreign_change_during_our_write_is_written_over() {
     let mut world = World::new("", &pod(1));
     world.see(&pod(1), 0);
     let Some(Write::Patch(body, sign)) = world.write(0) else { panic!("no patch") };
@@ -146,7 +146,7 @@ fn states_that_nobody_wrote_are_replaced_by_the_latest() {
 }
 
 #[test]
-fn a_deleted_pod_leaves_as_soon_as_its_containers_have_ended_with_one_request() {
+fn a_deleted_pod_leaves_once_its_containers_have_ended() {
     let mut world = World::new("pods:\n- {stop: 3s}\n", &pod(1));
     world.see(&pod(1), 0);
     let shown = world.patched(&pod(1), 0, 2);
@@ -159,7 +159,7 @@ fn a_deleted_pod_leaves_as_soon_as_its_containers_have_ended_with_one_request() 
 }
 
 #[test]
-fn who_keeps_a_deleted_pod_by_a_finalizer_reads_its_last_status() {
+fn a_deleted_pod_with_a_finalizer_shows_its_last_status() {
     let mut world = World::new("", &pod(1));
     world.see(&pod(1), 0);
     let shown = world.patched(&pod(1), 0, 2);
@@ -172,7 +172,7 @@ fn who_keeps_a_deleted_pod_by_a_finalizer_reads_its_last_status() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_before_it_ran_leaves_at_once() {
+fn a_pod_deleted_before_it_ran_leaves_at_once() {
     let mut world = World::new("pods:\n- {stop: 30s}\n", &deleted(&pod(1), 1, 30));
     assert!(world.see(&deleted(&pod(1), 1, 30), 0));
     assert!(matches!(world.write(0), Some(Write::Delete(_))));
@@ -211,7 +211,7 @@ fn after_a_restart_of_the_program_nothing_is_written_anew() {
 }
 
 #[test]
-fn a_write_that_failed_is_made_again_with_what_is_true_by_then() {
+fn a_failed_write_is_repeated_with_the_current_status() {
     let mut world = World::new("pods:\n- {ready: 5s}\n", &pod(1));
     world.see(&pod(1), 0);
     assert!(matches!(world.write(0), Some(Write::Patch(..))));
@@ -223,7 +223,7 @@ fn a_write_that_failed_is_made_again_with_what_is_true_by_then() {
 }
 
 #[test]
-fn a_gate_that_opened_just_before_our_own_write_was_answered_is_not_overlooked() {
+fn a_gate_opened_during_our_write_is_noticed() {
     let mut pod = pod(1);
     pod.spec.readiness_gates = vec![SlimGate { condition_type: "example.com/open".into() }];
     let mut world = World::new("", &pod);
@@ -239,7 +239,7 @@ fn a_gate_that_opened_just_before_our_own_write_was_answered_is_not_overlooked()
 }
 
 #[test]
-fn a_status_that_the_server_refuses_keeps_no_ended_pod_and_addresses_of_others_are_replaced() {
+fn an_ended_pod_leaves_despite_a_refused_last_status() {
     let mut pod = pod(1);
     pod.metadata.finalizers = Some(vec!["example.com/reads-it".into()]);
     let mut world = World::new("", &pod);

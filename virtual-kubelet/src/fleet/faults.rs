@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_asked_for_by_annotations_and_wrong_ones_are_named() {
+    fn annotations_ask_for_faults_and_wrong_ones_are_named() {
         let map =
             |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| (format!("{ANNOTATION_PREFIX}{key}"), (*value).to_owned())).collect();
         let (asked, wrong) = AskedFaults::of(Some(&map(&[("lost", "true"), ("late-lease", "45s"), ("kubelet-restart", "1")])));

@@ -69,7 +69,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_fleet_waits_until_the_first_has_ended_and_then_goes_on_at_once() {
+async fn a_second_fleet_waits_until_the_first_has_ended() {
     let world = World::default();
     let (mut first, mut second) = (Hold::new(world.client(), "sim-"), Hold::new(world.client(), "sim-"));
     first.acquire().await;
@@ -84,7 +84,7 @@ async fn a_second_fleet_waits_until_the_first_has_ended_and_then_goes_on_at_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fleet_that_died_keeps_the_next_one_waiting_for_as_long_as_its_lease_lasts() {
+async fn the_next_fleet_waits_until_a_dead_fleets_lease_expires() {
     let world = World::default();
     let (mut first, mut second) = (Hold::new(world.client(), "sim-"), Hold::new(world.client(), "sim-"));
     first.acquire().await;
@@ -96,7 +96,7 @@ async fn a_fleet_that_died_keeps_the_next_one_waiting_for_as_long_as_its_lease_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fleet_does_nothing_while_another_has_its_nodes_and_ends_when_it_loses_them() {
+async fn a_fleet_acts_only_while_it_holds_its_nodes() {
     let world = World::default();
     let mut other = Hold::new(world.client(), "sim-");
     other.acquire().await;
@@ -114,7 +114,7 @@ async fn a_fleet_does_nothing_while_another_has_its_nodes_and_ends_when_it_loses
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fleet_without_the_right_to_its_lease_goes_on_without() {
+async fn a_fleet_goes_on_without_the_right_to_its_lease() {
     let world = World { forbids: true, ..World::default() };
     let mut hold = Hold::new(world.client(), "sim-");
     hold.acquire().await;
@@ -122,7 +122,7 @@ async fn a_fleet_without_the_right_to_its_lease_goes_on_without() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_fleets_that_begin_at_the_same_moment_one_acts_and_the_other_when_that_has_died() {
+async fn only_one_of_two_simultaneous_fleets_acts_at_a_time() {
     let world = World::default();
     let (mut first, mut second) = (Hold::new(world.client(), "sim-"), Hold::new(world.client(), "sim-"));
     let one_of_them = async {

@@ -83,7 +83,7 @@ fn ok(text: &str) -> (u16, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_tells_what_a_container_went_through_as_its_options_ask() {
+async fn a_log_tells_a_containers_history_by_its_options() {
     let world = World::new("");
     world.see(json!({})).await;
     assert_eq!(world.log("").await, ok("pulling image i:1\nthe image is present\nstarted, run 1\nready\n"));
@@ -100,7 +100,7 @@ async fn a_log_tells_what_a_container_went_through_as_its_options_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_pod_that_another_process_ran_the_log_begins_with_what_its_status_tells() {
+async fn the_log_of_an_inherited_pod_begins_with_its_status() {
     let world = World::new("");
     let container = json!({
         "name": "main", "image": "i:1", "imageID": "", "ready": true, "restartCount": 3, "containerID": "simulated://1",
@@ -114,7 +114,7 @@ async fn of_a_pod_that_another_process_ran_the_log_begins_with_what_its_status_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_is_followed_until_its_container_has_ended_for_good() {
+async fn a_log_is_followed_until_its_container_has_ended() {
     let world = World::new("");
     world.see(json!({})).await;
     let pod = PodTarget { namespace: "n".into(), name: "a".into(), uid: None };
@@ -135,7 +135,7 @@ async fn a_log_is_followed_until_its_container_has_ended_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_print_what_the_pod_says_and_without_it_are_told_what_to_do() {
+async fn commands_print_the_pods_annotation_or_are_refused_with_advice() {
     let world = World::new("");
     world.see(json!({})).await;
     let (code, why) = world.ask("/exec/n/a/main?command=ls&output=1").await;
@@ -156,7 +156,7 @@ async fn commands_print_what_the_pod_says_and_without_it_are_told_what_to_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_node_and_a_fleet_that_has_ended_say_so_at_once() {
+async fn a_lost_node_or_ended_fleet_says_so_at_once() {
     let world = World::new("");
     world.see(json!({})).await;
     world.fleet.inject("sim-1", NodeFault::Lost).unwrap();

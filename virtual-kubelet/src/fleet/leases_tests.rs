@@ -36,7 +36,7 @@ fn written(version: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_renewal_is_one_request_with_the_version_of_the_last() {
+async fn a_renewal_is_one_request_with_the_known_version() {
     let mut record = LeaseRecord { known: Known::Version("5".into()), ..LeaseRecord::default() };
     let (renewal, asked) = renew(&mut record, ForeignHolder::TakeOver, vec![written("6")]).await;
     assert!(matches!(renewal, Renewal::Done) && matches!(&record.known, Known::Version(version) if &**version == "6"));
@@ -46,7 +46,7 @@ async fn a_renewal_is_one_request_with_the_version_of_the_last() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_gone_is_made_again_and_one_that_was_changed_is_read_first() {
+async fn a_deleted_lease_is_recreated_and_a_changed_one_read() {
     let gone = || (404, json!({}));
     let mut record = LeaseRecord { known: Known::Version("5".into()), ..LeaseRecord::default() };
     let (_, asked) = renew(&mut record, ForeignHolder::TakeOver, vec![gone(), written("9")]).await;
@@ -59,7 +59,7 @@ async fn a_lease_that_is_gone_is_made_again_and_one_that_was_changed_is_read_fir
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_lease_is_taken_over_at_once_or_when_it_was_not_renewed_for_its_duration() {
+async fn a_foreign_lease_is_taken_at_once_or_after_expiry() {
     let foreign = || (200, lease("kwok", "7"));
     let mut record = LeaseRecord::default();
     let (renewal, asked) = renew(&mut record, ForeignHolder::TakeOver, vec![foreign(), written("8")]).await;
@@ -76,7 +76,7 @@ async fn a_foreign_lease_is_taken_over_at_once_or_when_it_was_not_renewed_for_it
 }
 
 #[tokio::test]
-async fn a_storm_of_conflicts_ends_an_attempt_and_a_refusal_changes_nothing() {
+async fn repeated_conflicts_end_an_attempt_to_renew_a_lease() {
     let mut record = LeaseRecord { known: Known::Version("5".into()), ..LeaseRecord::default() };
     let conflict = || (409, json!({ "message": "injected" }));
     let answers = vec![conflict(), (200, lease("sim-0", "6")), conflict(), (200, lease("sim-0", "7"))];

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_to_slow_down_cuts_the_limit_once_however_many_hear_it() {
+    async fn simultaneous_overload_answers_cut_the_limit_only_once() {
         let limiter = Limiter::new(4, 64);
         let slots: Vec<_> = (0..64).map_while(|_| limiter.try_slot()).collect();
         assert!(slots.len() == 64 && limiter.try_slot().is_none());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_request_without_an_answer_costs_a_third_of_the_slots_and_a_few_answers_bring_them_back() {
+    async fn an_unanswered_request_briefly_costs_a_third_of_the_slots() {
         let limiter = Limiter::new(4, 48);
         limiter.slot().await.note(Outcome::Unreachable);
         assert_eq!(limiter.limit(), 33);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_leaves_the_least_and_the_answers_after_it_bring_all_back_without_a_pause() {
+    async fn answers_after_an_outage_restore_the_limit_without_a_pause() {
         let limiter = Limiter::new(20, 48);
         for _ in 0..60 {
             limiter.slot().await.note(Outcome::Unreachable);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slots_in_use_while_the_limit_falls_are_not_given_out_again() {
+    async fn slots_above_a_lowered_limit_are_not_given_out_again() {
         let limiter = Limiter::new(2, 8);
         let slots: Vec<_> = (0..8).map_while(|_| limiter.try_slot()).collect();
         slots[0].note(Outcome::Unreachable);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_use_of_a_name_has_a_number_and_old_names_are_forgotten() {
+    fn uses_of_a_name_are_numbered_until_it_is_forgotten() {
         let mut occurrences = Occurrences::default();
         assert_eq!(
             [("a", "x"), ("a", "x"), ("b", "x"), ("a", "x")].map(|(namespace, name)| occurrences.next(namespace, name)),

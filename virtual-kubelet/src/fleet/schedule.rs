@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_an_outage_the_oldest_comes_first_however_late_it_was_tried_again() {
+    fn the_oldest_comes_first_after_an_outage_despite_longer_pauses() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut schedule = Schedule::default();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_plan_replaces_the_old_one_and_a_removed_one_never_comes() {
+    fn a_replaced_or_removed_plan_never_comes() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut schedule = Schedule::default();

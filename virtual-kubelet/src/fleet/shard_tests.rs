@@ -42,7 +42,7 @@ fn patch(shard: &Shard, name: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_waits_for_an_address_is_counted_once_however_often_it_asks() {
+async fn a_pod_that_waits_for_an_address_is_counted_once() {
     let mut shard = shard();
     for name in ["a", "b", "c"] {
         see(&mut shard, name);
@@ -59,7 +59,7 @@ async fn a_pod_that_waits_for_an_address_is_counted_once_however_often_it_asks()
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_wait_for_an_address_get_one_in_the_order_in_which_they_came() {
+async fn pods_get_addresses_in_the_order_of_their_arrival() {
     let mut shard = shard();
     for name in ["a", "b", "first", "second", "third"] {
         see(&mut shard, name);
@@ -73,7 +73,7 @@ async fn pods_that_wait_for_an_address_get_one_in_the_order_in_which_they_came()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_a_list_does_not_show_any_more_waits_for_no_address_and_keeps_none() {
+async fn an_unlisted_pod_neither_keeps_nor_awaits_an_address() {
     let mut shard = shard();
     for name in ["a", "b", "gone", "here"] {
         see(&mut shard, name);
@@ -106,7 +106,7 @@ async fn timers_of_pods_that_have_gone_do_not_pile_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_that_a_call_asks_for_befalls_pods_of_the_name_now_and_later_until_it_is_taken_back() {
+async fn a_fault_affects_pods_of_its_name_until_revoked() {
     let mut shard = shard();
     see(&mut shard, "a");
     assert_eq!(condition(&patch(&shard, "a"), "Ready"), "True");
@@ -125,7 +125,7 @@ async fn a_fault_that_a_call_asks_for_befalls_pods_of_the_name_now_and_later_unt
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_fault_of_a_pod_can_be_asked_for_by_a_call() {
+async fn a_call_can_ask_for_each_fault_of_a_pod() {
     for fault in [PodFault::ImagePullError, PodFault::CrashLoop, PodFault::SlowStop] {
         let mut shard = shard();
         shard.obey(Order::PodFault("n".into(), "a".into(), Some(fault)));

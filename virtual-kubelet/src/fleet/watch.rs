@@ -189,7 +189,7 @@ mod tests {
     use crate::fleet::slim::SlimNode;
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_ends_at_once_is_opened_ever_more_rarely() {
+    async fn a_watch_that_ends_at_once_is_reopened_more_rarely() {
         let (requests, log) = fake::requests(|asked| {
             let list = json!({ "metadata": { "resourceVersion": "1" }, "items": [] });
             (200, if asked.query.contains("watch=") { Value::Null } else { list })

@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_that_cannot_be_renewed_is_tried_again_after_one_pause_which_the_end_cuts_short() {
+    async fn a_failed_lease_renewal_is_retried_after_growing_pauses() {
         let tries = Arc::new(Mutex::new(Vec::new()));
         let noted = tries.clone();
         let service = tower::service_fn(move |_: Request<Body>| {
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_is_kept_through_the_client_that_is_given_for_it_and_through_no_other() {
+    async fn a_lease_is_renewed_only_through_its_own_client() {
         let asks = |answer: fn(&str) -> String| {
             let asked = watch::Sender::new(Vec::new());
             let noted = asked.clone();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_of_the_nodes_pods_knows_the_node_and_when_the_server_answers_again() {
+    async fn a_pod_controller_knows_its_node_and_the_servers_recovery() {
         let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
         let machine = MachineFacts {
             name: "n1".into(),

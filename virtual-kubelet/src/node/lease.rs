@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_renewed_lease_belongs_to_the_node_of_the_present_uid() {
+    fn a_renewed_lease_is_owned_by_the_present_uid() {
         let first = renewed(Lease::default(), "n1", "uid-1", DEFAULT_LEASE_DURATION, Timestamp::UNIX_EPOCH);
         let again = renewed(first, "n1", "uid-2", DEFAULT_LEASE_DURATION, Timestamp::UNIX_EPOCH);
         let owners = again.metadata.owner_references.unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_foreign_lease_that_is_waited_for_is_taken_over_once_it_was_not_renewed_for_its_duration() {
+    async fn an_awaited_foreign_lease_is_taken_over_only_after_expiry() {
         let (service, _server) = tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<kube::client::Body>>();
         let api = Api::namespaced(kube::Client::new(service, "default"), "kube-node-lease");
         let mut keeper = LeaseKeeper {

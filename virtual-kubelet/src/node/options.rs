@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_lease_is_renewed_at_a_quarter_of_it_and_not_at_whole_seconds() {
+    fn a_short_lease_renews_at_a_quarter_of_its_duration() {
         let settings = Settings::of([with_node_enable_lease_v1(SECOND * 3)]).unwrap();
         assert_eq!(settings.lease.unwrap().renew_interval, Duration::from_millis(750));
     }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_interval_that_is_zero_or_not_shorter_than_the_lease_is_refused() {
+    fn renewal_intervals_not_shorter_than_the_lease_are_refused() {
         for (duration, interval) in [(SECOND * 4, Duration::ZERO), (SECOND * 4, SECOND * 4), (Duration::from_millis(1500), SECOND)] {
             let settings = Settings::of([with_node_enable_lease_v1_with_renew_interval(duration, interval)]);
             assert!(matches!(settings, Err(NodeControllerError::InvalidOption(_))), "{duration:?} {interval:?}");

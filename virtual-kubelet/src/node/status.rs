@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_condition_set_unknown_by_the_node_controller_is_foreign() {
+    fn an_unknown_ready_condition_on_the_server_is_foreign() {
         let (ours, mut server) = (node(1), node(1));
         assert!(!ready_is_foreign(&ours, &server));
         set_ready(&mut server, "Unknown");
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_writes_no_metadata_and_the_node_carries_no_copy_of_its_status() {
+    fn a_heartbeat_writes_no_metadata_of_the_node() {
         let (ours, server) = (node(1), registered(&node(1)));
         assert_eq!(node_patch(&ours, &server, Timestamp::UNIX_EPOCH)["metadata"], json!({ "uid": null }));
         let annotations = server.metadata.annotations.unwrap();
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ours_and_is_dropped_is_taken_away_also_after_a_restart() {
+    fn dropped_own_entries_are_removed_even_after_a_restart() {
         let mut before = node(1);
         before.metadata.labels.as_mut().unwrap().insert("ours".into(), "1".into());
         before.metadata.annotations = Some([("ours".to_owned(), "1".to_owned())].into());
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_and_provider_id_are_put_on_again_and_those_of_others_stay() {
+    fn own_taints_and_provider_id_are_restored_beside_foreign_taints() {
         let taint =
             |key: &str, value: &str| Taint { key: key.into(), value: Some(value.into()), effect: "NoSchedule".into(), ..Taint::default() };
         let with = |taints: &[Taint], id: Option<&str>| {
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_type_stay_apart_dropped_ones_go_and_those_of_others_stay() {
+    fn foreign_addresses_stay_while_dropped_own_addresses_are_removed() {
         let address = |type_: &str, address: &str| NodeAddress { type_: type_.into(), address: address.into() };
         let with = |list: &[NodeAddress]| {
             let mut node = node(1);
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_that_the_node_has_no_more_is_taken_away_and_one_of_others_stays() {
+    fn dropped_resources_are_removed_while_foreign_ones_stay() {
         let quantity = || Quantity("1".into());
         let mut before = node(1);
         before.status.as_mut().unwrap().capacity.as_mut().unwrap().insert("example.com/gpu".into(), quantity());

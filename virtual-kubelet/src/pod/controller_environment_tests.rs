@@ -9,7 +9,7 @@ fn with_watches(config: &mut PodControllerConfig<World>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_environment_that_cannot_be_made_is_shown_on_the_pod_and_told_as_an_event() {
+async fn an_unresolvable_environment_is_reported_by_status_and_event() {
     let world = World::new();
     let mut object = pod("web");
     object["spec"]["containers"][0]["env"] = json!([{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "spec.tolerations" } } }]);
@@ -44,7 +44,7 @@ async fn a_controller_that_resolves_environments_knows_its_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_without_service_links_starts_though_services_cannot_be_listed() {
+async fn a_pod_without_service_links_needs_no_list_of_services() {
     let world = World::new();
     world.hang("services");
     let mut object = pod("web");
@@ -58,7 +58,7 @@ async fn a_pod_without_service_links_starts_though_services_cannot_be_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_map_that_comes_late_starts_the_pod_that_waits_for_it_and_is_read_no_more() {
+async fn a_late_config_map_starts_pods_and_is_not_reread() {
     let world = World::new();
     let referring = |name: &str| {
         let mut object = pod(name);

@@ -393,7 +393,7 @@ fn hanging(world: &World) -> [&'static str; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn creations_that_hang_hold_up_neither_ends_nor_statuses_nor_removals() {
+async fn hanging_creations_block_no_deletions_and_no_status_writes() {
     let world = World::new();
     world.make(pod("web"));
     world.make(pod("leaving"));
@@ -423,7 +423,7 @@ async fn pods_of_the_first_list_are_created_beside_one_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_does_not_tell_its_pods_keeps_the_controller_from_nothing_else() {
+async fn a_hanging_provider_list_blocks_no_creations_or_deletions() {
     let world = World::new();
     world.make(pod("web"));
     let _controller = world.start(|_| {}).await;
@@ -440,7 +440,7 @@ async fn a_provider_that_does_not_tell_its_pods_keeps_the_controller_from_nothin
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_does_not_tell_what_it_has_keeps_a_controller_that_begins_waiting_no_longer_than_the_limit() {
+async fn a_hanging_provider_delays_startup_only_until_the_limit() {
     for call in ["list", "status old"] {
         let world = World::new();
         let old: Pod = serde_json::from_value(pod("old")).unwrap();
@@ -499,7 +499,7 @@ impl PodLifecycleHandler for InTurn {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_for_which_the_order_counts_gets_the_first_list_in_turn_and_deletions_wait_for_no_turn() {
+async fn an_ordered_provider_gets_the_first_list_oldest_first() {
     let world = World::new();
     for (name, day) in [("a", 4), ("b", 2), ("c", 1), ("d", 3)] {
         let mut object = pod(name);
@@ -520,7 +520,7 @@ async fn a_provider_for_which_the_order_counts_gets_the_first_list_in_turn_and_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_hangs_is_told_after_half_a_minute_and_given_up_at_the_limit() {
+async fn a_hanging_call_is_reported_then_abandoned_at_the_limit() {
     let world = World::new();
     world.hang("create hung");
     world.make(pod("hung"));
@@ -535,7 +535,7 @@ async fn a_call_that_hangs_is_told_after_half_a_minute_and_given_up_at_the_limit
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_hangs_as_it_is_told_which_pods_there_are_keeps_those_from_nothing() {
+async fn a_hanging_retain_call_delays_only_new_pods() {
     let world = World::new();
     world.hang("retain");
     world.make(pod("web"));
@@ -560,7 +560,7 @@ async fn ending(world: &World) -> DropGuard {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_the_provider_lost_while_it_ended_leaves_half_a_minute_after_its_grace() {
+async fn a_pod_lost_while_ending_leaves_thirty_seconds_after_grace() {
     let world = World::new();
     let _controller = ending(&world).await;
     let told = Instant::now();
@@ -571,7 +571,7 @@ async fn a_pod_that_the_provider_lost_while_it_ended_leaves_half_a_minute_after_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_goes_on_after_its_grace_stays_and_an_event_says_so_and_its_end_is_asked_for() {
+async fn a_pod_outliving_its_grace_stays_and_raises_an_event() {
     let world = World::new();
     let _controller = ending(&world).await;
     world.until("an event says so", |state| state.has_event("endless", "ProviderDeleteOverdue")).await;
@@ -582,7 +582,7 @@ async fn a_pod_that_goes_on_after_its_grace_stays_and_an_event_says_so_and_its_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_the_provider_is_shown_on_the_pod_and_told_as_an_event() {
+async fn a_provider_panic_is_reported_by_status_and_event() {
     let world = World::new();
     world.make(pod("startling"));
     let _controller = world.start(|_| {}).await;
@@ -612,7 +612,7 @@ impl std::io::Write for Logged {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_a_provider_logs_or_traces_is_in_a_span_that_names_the_call_and_the_pod() {
+async fn provider_logs_are_in_spans_naming_call_and_pod() {
     // For all threads: where others have none, what one of them asked for first is taken to interest nobody.
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Logged).finish();
     tracing::subscriber::set_global_default(subscriber).expect("no other test logs");

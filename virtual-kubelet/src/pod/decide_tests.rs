@@ -33,7 +33,7 @@ fn running(server: Pod, wanted: PodStatus) -> PodRecord {
 }
 
 #[test]
-fn a_new_pod_is_created_and_an_unchanged_one_left_alone() {
+fn new_pods_are_created_and_unchanged_pods_left_alone() {
     let new = PodRecord { server: Some(Arc::new(pod())), ..PodRecord::default() };
     assert!(matches!(new.next(NOW), Some(Operation::Create(_))));
     let mut server = pod();
@@ -42,7 +42,7 @@ fn a_new_pod_is_created_and_an_unchanged_one_left_alone() {
 }
 
 #[test]
-fn a_deleted_pod_leaves_the_api_as_soon_as_it_ended_and_its_last_status_is_written() {
+fn a_deleted_pod_leaves_after_its_last_status_is_written() {
     let mut record = running(deleting(20), status("Running"));
     assert!(matches!(record.next(NOW), Some(Operation::Delete(_, 20))));
     record.delete_sent = Some(20);
@@ -55,7 +55,7 @@ fn a_deleted_pod_leaves_the_api_as_soon_as_it_ended_and_its_last_status_is_writt
 }
 
 #[test]
-fn a_deleted_pod_stays_in_the_api_until_it_has_ended() {
+fn a_deleted_pod_stays_in_the_api_until_its_end() {
     let mut server = deleting(20);
     server.status = Some(status("Running"));
     let mut record = running(server, status("Running"));
@@ -64,7 +64,7 @@ fn a_deleted_pod_stays_in_the_api_until_it_has_ended() {
 }
 
 #[test]
-fn a_shortened_grace_is_passed_on_and_a_longer_one_is_not() {
+fn a_changed_grace_is_passed_on_only_if_shorter() {
     let mut record = running(deleting(5), status("Running"));
     record.delete_sent = Some(20);
     assert!(matches!(record.next(NOW), Some(Operation::Delete(_, 5))));
@@ -73,7 +73,7 @@ fn a_shortened_grace_is_passed_on_and_a_longer_one_is_not() {
 }
 
 #[test]
-fn a_pod_that_vanished_from_the_api_is_ended_and_then_forgotten() {
+fn a_vanished_pod_is_ended_before_it_is_forgotten() {
     let mut record = PodRecord { given: Some(Arc::new(pod())), ..PodRecord::default() };
     assert!(matches!(record.next(NOW), Some(Operation::Delete(_, 20))));
     record.delete_sent = Some(20);
@@ -99,7 +99,7 @@ fn a_pod_that_others_declared_failed_is_ended() {
 }
 
 #[test]
-fn a_ready_condition_changed_by_others_is_repaired_and_their_own_conditions_survive() {
+fn own_ready_condition_is_repaired_and_foreign_conditions_survive() {
     let mut server = pod();
     server.status =
         Some(PodStatus { conditions: Some(vec![condition("Ready", "False"), condition("example.org/gate", "True")]), ..status("Running") });
@@ -112,7 +112,7 @@ fn a_ready_condition_changed_by_others_is_repaired_and_their_own_conditions_surv
 }
 
 #[test]
-fn a_transition_time_stays_while_the_status_of_the_condition_does() {
+fn an_unchanged_condition_status_keeps_its_transition_time() {
     let mut server = pod();
     let then = Time(Timestamp::from_second(5).unwrap());
     let before = PodCondition { last_transition_time: Some(then), ..condition("Ready", "True") };
@@ -129,7 +129,7 @@ fn a_terminating_pod_unknown_to_the_provider_is_removed() {
 }
 
 #[test]
-fn a_pod_that_the_provider_refuses_is_given_again_only_when_it_changes() {
+fn a_refused_pod_is_given_again_only_after_changing() {
     let mut record = PodRecord { server: Some(Arc::new(pod())), refused: Some(Arc::new(pod())), ..PodRecord::default() };
     assert!(record.next(NOW).is_none());
     let mut changed = pod();
@@ -141,7 +141,7 @@ fn a_pod_that_the_provider_refuses_is_given_again_only_when_it_changes() {
 }
 
 #[test]
-fn a_pod_not_given_to_the_provider_is_pending_and_failed_when_it_is_never_restarted() {
+fn a_pod_not_given_is_pending_unless_never_restarted() {
     let mut pod = pod();
     let status = not_given_status(&pod, "why");
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Pending"), Some("ProviderFailed")));
@@ -151,7 +151,7 @@ fn a_pod_not_given_to_the_provider_is_pending_and_failed_when_it_is_never_restar
 }
 
 #[test]
-fn a_pod_that_the_provider_ends_by_itself_is_deleted_in_the_api_once() {
+fn a_pod_ended_by_the_provider_is_evicted_once() {
     let mut server = pod();
     server.status = Some(status("Running"));
     let mut record = running(server, status("Running"));
@@ -164,7 +164,7 @@ fn a_pod_that_the_provider_ends_by_itself_is_deleted_in_the_api_once() {
 }
 
 #[test]
-fn annotations_of_the_provider_are_written_with_the_status_and_those_of_others_stay() {
+fn provider_annotations_are_written_and_foreign_annotations_stay() {
     let mut server = pod();
     server.status = Some(status("Running"));
     server.metadata.annotations = Some([("theirs".to_owned(), "1".to_owned()), ("same".to_owned(), "1".to_owned())].into());
@@ -186,7 +186,7 @@ fn without_a_status_of_the_provider_nothing_is_written() {
 
 /// The fields that make a provider be asked to update, and some that do not.
 #[test]
-fn a_provider_is_told_of_changes_of_spec_labels_and_annotations_and_not_of_status() {
+fn only_spec_label_and_annotation_changes_update_the_provider() {
     use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Toleration};
     type Change = fn(&mut Pod);
     let changes: [(&str, Change); 7] = [
@@ -212,7 +212,7 @@ fn a_provider_is_told_of_changes_of_spec_labels_and_annotations_and_not_of_statu
 }
 
 #[test]
-fn a_deletion_without_a_grace_period_has_the_one_of_the_spec_or_thirty_seconds() {
+fn a_missing_deletion_grace_comes_from_spec_or_default() {
     let mut server = deleting(0);
     server.metadata.deletion_grace_period_seconds = None;
     assert!(matches!(running(server.clone(), status("Running")).next(NOW), Some(Operation::Delete(_, 20))));
@@ -221,7 +221,7 @@ fn a_deletion_without_a_grace_period_has_the_one_of_the_spec_or_thirty_seconds()
 }
 
 #[test]
-fn an_earlier_report_keeps_its_annotations_when_a_later_one_has_none() {
+fn reported_annotations_survive_a_later_report_without_annotations() {
     let mut record = PodRecord::default();
     let annotations: BTreeMap<String, String> = [("a".to_owned(), "1".to_owned())].into();
     record.take(PodReport { status: status("Running"), annotations: Some(annotations.clone()), evicted: Some(3) });
@@ -231,7 +231,7 @@ fn an_earlier_report_keeps_its_annotations_when_a_later_one_has_none() {
 }
 
 #[test]
-fn what_the_server_shows_otherwise_than_it_was_told_is_not_written_again() {
+fn a_status_normalised_by_the_server_is_not_written_again() {
     let fine = Timestamp::from_nanosecond(1_700_000_000_123_456_789).unwrap();
     let mut told = status("Running");
     told.start_time = Some(Time(fine));
@@ -250,7 +250,7 @@ fn what_the_server_shows_otherwise_than_it_was_told_is_not_written_again() {
 }
 
 #[test]
-fn a_status_that_the_server_takes_and_does_not_show_is_written_once_for_each_version_of_the_pod() {
+fn a_status_not_shown_is_written_once_per_pod_version() {
     let mut told = status("Running");
     told.observed_generation = Some(1);
     let mut record = running(pod(), told.clone());
@@ -271,7 +271,7 @@ fn a_status_that_the_server_takes_and_does_not_show_is_written_once_for_each_ver
 }
 
 #[test]
-fn an_annotation_that_is_told_while_a_status_is_written_is_written_next() {
+fn an_annotation_reported_during_a_status_write_is_written_next() {
     let mut record = running(pod(), status("Running"));
     assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
     record.write();
@@ -287,7 +287,7 @@ fn an_annotation_that_is_told_while_a_status_is_written_is_written_next() {
 }
 
 #[test]
-fn a_status_that_the_server_does_not_take_keeps_no_ended_pod_in_the_api() {
+fn an_unwritable_status_does_not_keep_an_ended_pod() {
     let mut record = running(deleting(20), status("Succeeded"));
     record.delete_sent = Some(20);
     assert!(matches!(record.next(NOW), Some(Operation::Patch(_))));
@@ -300,7 +300,7 @@ fn a_status_that_the_server_does_not_take_keeps_no_ended_pod_in_the_api() {
 }
 
 #[test]
-fn a_pod_whose_creation_failed_is_ended_in_the_provider_before_it_leaves() {
+fn a_failed_creation_is_ended_in_the_provider_before_removal() {
     for server in [Some(Arc::new(deleting(20))), None] {
         let mut record = PodRecord { server, attempted: Some(Arc::new(pod())), ..PodRecord::default() };
         assert!(matches!(record.next(NOW), Some(Operation::Delete(_, 20))));
@@ -340,14 +340,14 @@ fn a_status_is_no_news_and_a_deletion_is() {
 }
 
 #[test]
-fn a_pod_that_the_provider_has_ended_or_ends_has_ended() {
+fn a_failed_or_evicted_pod_counts_as_ended() {
     assert!(!running(pod(), status("Running")).has_ended());
     assert!(running(pod(), status("Failed")).has_ended());
     assert!(PodRecord { evicted: Some(5), ..running(pod(), status("Running")) }.has_ended());
 }
 
 #[test]
-fn an_annotation_that_is_told_as_it_was_given_is_not_the_providers_and_others_may_change_it() {
+fn an_annotation_reported_back_unchanged_stays_foreign() {
     let with = |value: &str| {
         let mut pod = pod();
         pod.status = Some(status("Running"));
@@ -386,7 +386,7 @@ fn an_annotation_that_is_told_as_it_was_given_is_not_the_providers_and_others_ma
 }
 
 #[test]
-fn every_field_of_a_status_that_the_provider_tells_reaches_the_server() {
+fn every_reported_status_field_reaches_the_server() {
     let base = json!({ "phase": "Running", "containerStatuses": [
         { "name": "main", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "started": true, "state": { "running": {} } },
     ] });
@@ -416,7 +416,7 @@ fn every_field_of_a_status_that_the_provider_tells_reaches_the_server() {
 }
 
 #[test]
-fn what_others_say_in_a_status_beside_the_provider_is_left_alone() {
+fn foreign_parts_of_a_status_are_left_alone() {
     let read = |status: Value| -> PodStatus { serde_json::from_value(status).unwrap() };
     let told = read(json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }],
         "resourceClaimStatuses": [{ "name": "ours" }] }));

@@ -35,7 +35,7 @@ fn resolved(container: &Container, references: &References) -> Result<BTreeMap<S
 }
 
 #[test]
-fn known_names_are_replaced_unknown_ones_stay_and_two_dollars_are_one() {
+fn known_names_are_expanded_and_unknown_names_stay() {
     let lookup = |name: &str| (name == "A").then(|| "1".to_owned());
     assert_eq!(expand("x$(A)y $(B) $$(A) $A $(", lookup), "x1y $(B) $(A) $A $(");
 }
@@ -57,7 +57,7 @@ fn env_overrides_env_from_which_gets_its_prefix() {
 }
 
 #[test]
-fn a_missing_mandatory_key_is_an_error_and_an_optional_one_is_left_out() {
+fn only_a_missing_mandatory_key_is_an_error() {
     let container = |optional| Container { env: Some(vec![key("A", "m", "k", optional)]), ..Container::default() };
     assert_eq!(resolved(&container(false), &map(&[])).unwrap_err().to_string(), "couldn't find key k in ConfigMap ns/m");
     assert_eq!(resolved(&container(false), &References::default()).unwrap_err().to_string(), "configmap \"m\" not found");
@@ -240,7 +240,7 @@ fn a_resource_of_another_container_is_told() {
 }
 
 #[test]
-fn what_the_node_does_not_tell_is_an_error_that_names_it_and_no_empty_value() {
+fn a_reference_to_an_unreported_node_fact_is_an_error() {
     for path in ["status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"] {
         let error = field_value(&Pod::default(), "", path).unwrap_err().to_string();
         assert_eq!(error, format!("the node reports no address, which {path} refers to"));

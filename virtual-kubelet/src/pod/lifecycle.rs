@@ -266,7 +266,7 @@ mod tests {
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
     #[tokio::test]
-    async fn that_a_provider_ends_a_pod_by_itself_is_told_though_it_reports_another_status_before_anybody_looks() {
+    async fn an_eviction_report_survives_a_later_status_report() {
         let sink = PodStatusSink::default();
         let mut pod = Pod::default();
         pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));

@@ -86,7 +86,7 @@ fn ended(status: &PodStatus) -> ContainerStateTerminated {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_status_is_told_within_five_seconds_and_only_a_change() {
+async fn a_changed_status_is_reported_once_within_five_seconds() {
     let (polling, sink) = started().await;
     let failed = PodStatus { phase: Some("Failed".into()), ..PodStatus::default() };
     polling.provider().statuses.lock().insert(PodId::of(&pod()), failed);
@@ -120,7 +120,7 @@ async fn a_pod_never_seen_running_is_missing_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_pod_has_ended_once_the_provider_does_not_know_it() {
+async fn a_deleted_pod_unknown_to_the_provider_has_ended() {
     let (polling, sink) = started().await;
     polling.delete_pod(pod(), 30).await.unwrap();
     let status = told(&sink).await;
@@ -166,7 +166,7 @@ async fn the_task_that_asks_ends_with_the_wrapper() {
 }
 
 #[test]
-fn a_container_that_had_ended_keeps_its_end_and_a_waiting_one_gets_one_state() {
+fn an_ended_container_of_a_missing_pod_keeps_its_end() {
     let own = ContainerStateTerminated { exit_code: 7, ..ContainerStateTerminated::default() };
     let container = |state: ContainerState| ContainerStatus { state: Some(state), ..ContainerStatus::default() };
     let over = container(ContainerState { terminated: Some(own), ..ContainerState::default() });
@@ -179,7 +179,7 @@ fn a_container_that_had_ended_keeps_its_end_and_a_waiting_one_gets_one_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_about_a_pod_that_was_lost_says_nothing_of_one_that_was_created_again() {
+async fn a_status_answer_from_before_recreation_is_discarded() {
     let (polling, sink) = started().await;
     let (answer, late) = oneshot::channel();
     polling.provider().statuses.lock().clear();
@@ -195,7 +195,7 @@ async fn a_late_answer_about_a_pod_that_was_lost_says_nothing_of_one_that_was_cr
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_created_again_is_told_of_though_it_says_the_same() {
+async fn a_recreated_pod_is_reported_despite_an_unchanged_status() {
     let (polling, sink) = started().await;
     let again = Pod { status: Some(running()), ..Pod::clone(&pod()) };
     polling.create_pod(Arc::new(again)).await.unwrap();
@@ -265,7 +265,7 @@ async fn polled(provider: Slow) -> Polling<Slow> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn statuses_are_asked_for_beside_one_another_but_only_so_many_at_a_time() {
+async fn statuses_are_polled_concurrently_up_to_a_limit() {
     let polling = polled(Slow { count: 10 * AT_A_TIME, ..Slow::default() }).await;
     tokio::time::sleep(DEFAULT_POLL_INTERVAL + Duration::from_secs(11)).await;
     let asked = polling.provider().asked.lock().len();
@@ -273,7 +273,7 @@ async fn statuses_are_asked_for_beside_one_another_but_only_so_many_at_a_time() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_is_never_answered_is_given_up_and_keeps_no_other_pod_from_being_asked_again() {
+async fn an_unanswered_status_poll_is_abandoned_without_blocking_others() {
     let polling = polled(Slow { count: 2 * AT_A_TIME, hung: AT_A_TIME, ..Slow::default() }).await;
     tokio::time::sleep(4 * ANSWERS_WITHIN).await;
     let asked = polling.provider().asked.lock();

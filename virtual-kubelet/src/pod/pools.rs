@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_finds_no_place_gets_one_in_the_order_of_coming_and_pools_are_apart() {
+    fn pods_waiting_for_a_pool_enter_in_order_of_arrival() {
         let mut pools = Pools::new(1);
         assert!(pools.enter(Pool::Give, &id("a")) && pools.enter(Pool::End, &id("b")));
         assert!(!pools.enter(Pool::Give, &id("c")) && !pools.enter(Pool::Give, &id("d")));

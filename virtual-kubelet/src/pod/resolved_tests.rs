@@ -168,7 +168,7 @@ async fn later_sources_win_over_earlier_ones_with_their_prefixes() {
 }
 
 #[tokio::test]
-async fn keys_that_cannot_be_names_are_skipped_in_one_event_that_lists_them_sorted() {
+async fn invalid_variable_names_are_skipped_with_one_event_per_object() {
     let objects = Objects::default().config_map("m", &[("z=", "1"), ("A", "1"), ("=b", "1")]).secret("s", &[("c=", "1")]);
     let pod = pod(&[], &[from_config_map("m", "", false), from_secret("s", "", false)]);
     let mut notes = Vec::new();
@@ -219,7 +219,7 @@ async fn what_is_mandatory_and_missing_is_an_error_and_told() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_for_now_is_an_error_and_told_also_when_it_is_optional() {
+async fn a_transient_read_failure_is_an_error_even_if_optional() {
     let objects = Objects { down: true, ..Objects::default() };
     for (env, env_from, reason) in [
         (vec![], vec![from_config_map("m", "", true)], "FailedToReadOptionalConfigMap"),
@@ -235,7 +235,7 @@ async fn what_cannot_be_read_for_now_is_an_error_and_told_also_when_it_is_option
 }
 
 #[tokio::test]
-async fn services_are_told_with_links_and_only_the_api_server_without() {
+async fn a_pod_without_service_links_gets_only_the_api_server() {
     let objects = Objects::default().service("ns", "db", "10.0.0.2").service("default", "kubernetes", "10.0.0.1");
     let with = pod(&[plain("URL", "http://$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)")], &[]);
     let (values, _) = resolved(&objects, &with).await;
@@ -252,7 +252,7 @@ async fn services_are_told_with_links_and_only_the_api_server_without() {
 }
 
 #[tokio::test]
-async fn a_variable_may_be_composed_of_earlier_ones_and_be_empty() {
+async fn a_variable_may_refer_to_earlier_variables() {
     let env = [plain("A", "1"), plain("B", "$(A)$(A)"), plain("E", ""), plain("C", "<$(B)$(E)>")];
     let (values, _) = resolved(&Objects::default(), &pod(&env, &[])).await;
     assert_eq!(values.unwrap(), pairs(&[("A", "1"), ("B", "11"), ("C", "<11>"), ("E", "")]));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pods_with_one_host_port_collide_and_say_so_like_a_kubelet() {
+    fn a_taken_host_port_is_refused_with_the_kubelets_message() {
         let taken = pod(port(80, Some(8080), "TCP", ""), false);
         let refusal = admit(&taken, "n1", &BTreeMap::new(), std::iter::once(&taken)).unwrap_err();
         assert_eq!(refusal.reason, "NodePorts");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_port_takes_the_hosts_only_with_the_hosts_network() {
+    fn declared_ports_collide_only_between_pods_with_host_network() {
         let (own, host) = (pod(port(80, None, "TCP", ""), false), pod(port(80, None, "TCP", ""), true));
         assert!(admitted(&own, &own));
         assert!(admitted(&own, &host));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_or_another_address_does_not_collide_but_every_address_does() {
+    fn host_ports_collide_only_with_equal_protocol_and_overlapping_address() {
         let tcp = pod(port(53, Some(53), "TCP", "10.0.0.1"), false);
         assert!(admitted(&pod(port(53, Some(53), "UDP", "10.0.0.1"), false), &tcp));
         assert!(admitted(&pod(port(53, Some(53), "TCP", "10.0.0.2"), false), &tcp));

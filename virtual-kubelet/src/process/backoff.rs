@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_restart_is_immediate_and_the_next_ones_wait_ten_seconds_doubled_to_five_minutes() {
+    fn restart_pauses_double_from_ten_seconds_to_five_minutes() {
         let mut backoff = Backoff::default();
         let mut pauses = vec![];
         for crash in 0..8 {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_ended_processes_counts_and_the_supervisors_own_does_not() {
+    fn cpu_time_counts_ended_processes_but_excludes_the_supervisor() {
         let shim = row(1_000_000, 5, 1000, false);
         let figures = of_container("c", Timestamp::UNIX_EPOCH, &shim, &[row(10, 1, 2, false), row(4, 0, 0, true)], 7);
         let ticks = setting(SysconfVar::CLK_TCK, 100);

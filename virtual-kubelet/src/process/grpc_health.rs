@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_found_among_other_fields_and_nonsense_is_none() {
+    fn a_health_status_is_read_only_from_well_formed_frames() {
         assert_eq!(status(&[0, 0, 0, 0, 0]), Some(0));
         assert_eq!(status(&[0, 0, 0, 0, 2, 8, 1]), Some(1));
         assert_eq!(status(&[0, 0, 0, 0, 6, 0x12, 2, 9, 9, 8, 2]), Some(2));

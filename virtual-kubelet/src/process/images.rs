@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn command_replaces_entry_point_and_arguments_while_args_replaces_only_the_latter() {
+    fn command_replaces_entry_point_and_arguments_but_args_only_arguments() {
         let image = Image { command: words(&["/bin/a"]), args: words(&["-x"]), ..Image::default() };
         let env = [("V".to_owned(), "1".to_owned())].into();
         assert_eq!(argv(&image, &container(&[], &[]), &env), words(&["/bin/a", "-x"]));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_slash_is_looked_up_in_the_containers_path() {
+    fn a_program_without_slash_is_looked_up_in_the_path() {
         let found = find_program("sh", "/usr/bin:/bin", |path| path == Path::new("/bin/sh"));
         assert_eq!(found, Some(PathBuf::from("/bin/sh")));
         assert_eq!(find_program("nope", "/bin", |_| false), None);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_taken_without_their_times_and_no_more_than_fits() {
+    fn a_log_tail_has_no_times_and_a_bounded_size() {
         assert_eq!(tail(["t stdout F one two", "t stderr F three"].into_iter()), "one two\nthree\n");
         let long = format!("t stdout F {}é", "é".repeat(3000));
         let tail = tail(std::iter::once(long.as_str()));

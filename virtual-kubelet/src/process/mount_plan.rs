@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_mount_point_is_made_in_a_mirror_of_the_deepest_existing_directory() {
+    fn a_missing_mount_point_is_made_in_a_mirrored_directory() {
         let steps = Laid::default().plan(&place("/run", &["secrets", "token"]), Kind::Directory, false).unwrap();
         assert_eq!(
             steps,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_is_made_once_but_a_host_directory_seen_through_it_needs_its_own() {
+    fn a_host_directory_is_mirrored_once_despite_several_mount_points() {
         let mut laid = Laid::default();
         laid.plan(&place("/run", &["a"]), Kind::Directory, false).unwrap();
         let second = laid.plan(&place("/run", &["b"]), Kind::File, false).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_point_inside_a_writable_volume_is_made_in_the_volume() {
+    fn a_mount_point_in_a_writable_volume_needs_no_mirror() {
         let mut laid = Laid::default();
         laid.plan(&place("/data", &[]), Kind::Directory, true).unwrap();
         let steps = laid.plan(&place("/data", &["sub"]), Kind::Directory, false).unwrap();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_one_success_counts_and_three_failures_in_a_row_do() {
+    fn a_probe_defaults_to_one_success_and_three_failures() {
         let attempts = [true, false, false, true, false, false, false, false];
         let expected = [Some(true), None, None, Some(true), None, None, Some(false), Some(false)];
         assert_eq!(verdicts(&Probe::default(), &attempts), expected);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_found_by_number_by_name_and_by_digits() {
+    fn a_probe_port_is_found_by_number_or_name() {
         let named = ContainerPort { name: Some("http".into()), container_port: 8080, ..ContainerPort::default() };
         let container = Container { ports: Some(vec![named]), ..Container::default() };
         assert_eq!(port(&container, &IntOrString::Int(80)), Some(80));

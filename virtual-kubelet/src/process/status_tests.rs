@@ -71,7 +71,7 @@ fn a_pod_is_pending_until_every_container_has_started() {
 }
 
 #[test]
-fn a_pod_whose_containers_crash_stays_running_while_they_will_be_restarted() {
+fn a_pod_stays_running_while_crashed_containers_await_restart() {
     assert_eq!(phase_of("Always", &[ended("a", 1), ended("b", 0)], false), "Running");
     assert_eq!(phase_of("OnFailure", &[ended("a", 1), ended("b", 0)], false), "Running");
     let waiting = ContainerRecord { last: Some(end(1)), ..record("a", Role::Main, State::waiting("CrashLoopBackOff", None)) };
@@ -79,21 +79,21 @@ fn a_pod_whose_containers_crash_stays_running_while_they_will_be_restarted() {
 }
 
 #[test]
-fn a_pod_that_is_over_has_succeeded_only_if_every_container_did() {
+fn a_finished_pod_succeeds_only_if_every_container_did() {
     assert_eq!(phase_of("Never", &[ended("a", 0), ended("b", 0)], false), "Succeeded");
     assert_eq!(phase_of("Never", &[ended("a", 0), ended("b", 2)], false), "Failed");
     assert_eq!(phase_of("OnFailure", &[ended("a", 0), ended("b", 0)], false), "Succeeded");
 }
 
 #[test]
-fn a_pod_that_was_ended_is_over_whatever_its_restart_policy_is() {
+fn an_ended_pod_is_over_despite_its_restart_policy() {
     assert_eq!(phase_of("Always", &[ended("a", 0), ended("b", 0)], true), "Succeeded");
     assert_eq!(phase_of("Always", &[ended("a", 0), ended("b", 137)], true), "Failed");
     assert_eq!(phase_of("Always", &[creating("a", Role::Main), ended("b", 0)], true), "Failed");
 }
 
 #[test]
-fn a_failed_init_container_fails_the_pod_only_when_it_is_not_repeated() {
+fn a_failed_init_container_fails_the_pod_unless_it_repeats() {
     let failed = record("init", Role::Init, State::Terminated(end(1)));
     let rest = [creating("a", Role::Main), creating("b", Role::Main)];
     let all = [vec![failed], rest.to_vec()].concat();
@@ -170,7 +170,7 @@ fn restart_policies_decide_by_role_and_exit_code() {
 }
 
 #[test]
-fn a_container_on_its_way_to_another_image_does_not_end_a_pod_that_is_never_restarted() {
+fn a_container_changing_image_keeps_its_never_restarted_pod_running() {
     let waiting = State::waiting("ContainerCreating", None);
     let mut changing = ContainerRecord { last: Some(end(143)), id: Some("process://x".into()), ..record("a", Role::Main, waiting) };
     let never = pod("Never");

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_has_every_container_and_from_the_second_on_how_busy_it_is() {
+    fn a_summary_has_cpu_rates_from_the_second_sample_on() {
         let node = parse("cpu  100 0 100 5000 7 0 0 0 0 0\nbtime 1000\n", "MemTotal: 8 kB\nMemFree: 2 kB\nMemAvailable: 5 kB\n", 100);
         assert_eq!((node.cpu, node.usage_bytes, node.working_set_bytes), (Duration::from_secs(2), 6 * 1024, 3 * 1024));
         let mut first = Sample::new(node, &pods(1000));

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_renewed_after_four_fifths_of_its_life_and_daily_at_least() {
+    fn a_token_is_renewed_after_four_fifths_or_one_day() {
         let issued = Timestamp::UNIX_EPOCH;
         let after = |seconds: i64| Timestamp::from_second(seconds).unwrap();
         assert_eq!(renew_at(issued, after(3600)), after(2880));

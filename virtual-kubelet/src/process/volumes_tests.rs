@@ -21,7 +21,7 @@ fn files(volume: &Volume, references: &References) -> Result<Option<Files>, Volu
 }
 
 #[test]
-fn items_choose_keys_and_paths_and_without_them_every_key_is_a_file() {
+fn a_volume_holds_its_chosen_items_or_every_key() {
     let all = files(&config(None, false), &references()).unwrap().unwrap();
     assert_eq!(all.keys().collect::<Vec<_>>(), ["k", "l"]);
     assert_eq!(all["k"], (b"text".to_vec(), 0o600));
@@ -38,7 +38,7 @@ fn a_missing_config_map_is_waited_for_unless_optional() {
 }
 
 #[test]
-fn a_projected_token_is_the_one_of_its_audience_and_life() {
+fn a_projected_token_has_the_requested_audience_and_life() {
     let token = ServiceAccountTokenProjection { audience: None, expiration_seconds: Some(3607), path: "token".into() };
     let source = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
     let projected = ProjectedVolumeSource { sources: Some(vec![source]), default_mode: None };
@@ -47,7 +47,7 @@ fn a_projected_token_is_the_one_of_its_audience_and_life() {
 }
 
 #[test]
-fn an_unknown_kind_of_volume_is_refused_and_an_empty_one_has_no_files() {
+fn an_unsupported_kind_of_volume_is_refused() {
     assert!(matches!(files(&Volume::default(), &References::default()), Err(VolumeError::Unsupported(_))));
     let empty = Volume { empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
     assert_eq!(files(&empty, &References::default()), Ok(None));
@@ -69,7 +69,7 @@ fn new_contents_replace_the_old_ones_in_place() {
 }
 
 #[test]
-fn mounts_go_from_shallow_to_deep_and_a_path_may_not_leave_its_volume() {
+fn mounts_are_ordered_by_depth_and_stay_inside_their_volume() {
     let spec = |mounts: Vec<VolumeMount>| Container { volume_mounts: Some(mounts), ..Container::default() };
     let mount = |path: &str, sub: Option<&str>| VolumeMount {
         name: "v".into(),
@@ -99,7 +99,7 @@ fn mounts_go_from_shallow_to_deep_and_a_path_may_not_leave_its_volume() {
 }
 
 #[test]
-fn a_path_of_the_machine_must_be_of_its_type_and_only_some_are_made() {
+fn a_host_path_must_match_its_declared_type() {
     let directory = std::env::temp_dir().join(format!("vk-host-path-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let (file, socket, none) = (directory.join("file"), directory.join("socket"), directory.join("none"));

@@ -129,7 +129,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn every_form_is_read_and_everything_else_is_an_error_that_names_the_forms() {
+    fn a_malformed_delay_is_an_error_naming_the_valid_forms() {
         assert_eq!("0".parse(), Ok(Delay::Fixed(Duration::ZERO)));
         assert_eq!("1.5s".parse(), Ok(Delay::Fixed(SECOND * 3 / 2)));
         assert_eq!("fixed 2m".parse(), Ok(Delay::Fixed(SECOND * 120)));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stay_within_their_bounds_and_have_the_mean_asked_for() {
+    fn sampled_delays_stay_within_bounds_and_meet_their_mean() {
         let mut random = Rng::with_seed(1);
         let mean = |delay: Delay, random: &mut Rng| (0..10_000).map(|_| delay.sample(random).as_secs_f64()).sum::<f64>() / 10_000.0;
         assert!((mean(Delay::Uniform(SECOND, SECOND * 3), &mut random) - 2.0).abs() < 0.05);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_container_that_crashes_for_ever_the_newest_lines_are_kept_and_the_others_counted() {
+    fn a_long_history_keeps_newest_lines_and_counts_others() {
         let mut history = History::default();
         for run in 1..=100 {
             history.note(Timestamp::UNIX_EPOCH, Event::Started(run));

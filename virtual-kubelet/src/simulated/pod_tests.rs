@@ -84,7 +84,7 @@ fn condition(status: &PodStatus, type_: &str) -> String {
 }
 
 #[test]
-fn without_delays_a_pod_runs_and_is_ready_at_once_and_for_ever() {
+fn without_delays_a_pod_is_ready_at_once() {
     let mut pod = simulated("", &one("Always"));
     pod.advance(at(0.0));
     assert_eq!((seen(&pod, "main").as_str(), pod.due()), ("Running running ready 0", None));
@@ -159,7 +159,7 @@ fn a_crash_loop_backs_off_as_a_kubelet_does() {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_tried_again_and_again_until_the_fault_goes() {
+fn a_failing_image_pull_is_retried_until_the_fault_ends() {
     let template = one("Always");
     let mut pod = simulated("pull: 2s, fault: image-pull-error", &template);
     let before = history(&mut pod, "main", 40.0);
@@ -179,7 +179,7 @@ fn an_image_that_cannot_be_pulled_is_tried_again_and_again_until_the_fault_goes(
 }
 
 #[test]
-fn init_containers_run_one_after_the_other_and_a_sidecar_stays_until_the_others_are_over() {
+fn init_containers_run_in_order_and_sidecars_outlast_main_containers() {
     let containers =
         [container("first", Role::Init), container("proxy", Role::Sidecar), container("second", Role::Init), container("main", Role::Main)];
     let mut pod = simulated("init: 2s, start: 1s, run: 10s, stop: 3s", &template("Never", &containers));
@@ -203,7 +203,7 @@ fn init_containers_run_one_after_the_other_and_a_sidecar_stays_until_the_others_
 }
 
 #[test]
-fn a_pod_ends_within_its_grace_and_its_sidecars_after_the_others() {
+fn a_pod_ends_within_its_grace_and_sidecars_end_last() {
     let containers = [container("proxy", Role::Sidecar), container("main", Role::Main)];
     let both = template("Always", &containers);
     let mut pod = simulated("stop: 4s", &both);
@@ -219,7 +219,7 @@ fn a_pod_ends_within_its_grace_and_its_sidecars_after_the_others() {
 }
 
 #[test]
-fn a_slow_stop_uses_the_whole_grace_and_a_shorter_one_cuts_it() {
+fn a_slow_stop_uses_the_whole_grace_unless_shortened() {
     let mut pod = simulated("fault: slow-stop", &one("Always"));
     pod.advance(at(1.0));
     pod.stop(at(10.0), Duration::from_secs(30));
@@ -233,7 +233,7 @@ fn a_slow_stop_uses_the_whole_grace_and_a_shorter_one_cuts_it() {
 }
 
 #[test]
-fn a_pod_that_is_never_ready_runs_and_becomes_ready_when_the_fault_goes() {
+fn a_never_ready_pod_becomes_ready_after_the_fault() {
     let template = one("Always");
     let mut pod = simulated("ready: 3s, fault: never-ready", &template);
     pod.advance(at(1_000.0));
@@ -245,7 +245,7 @@ fn a_pod_that_is_never_ready_runs_and_becomes_ready_when_the_fault_goes() {
 }
 
 #[test]
-fn an_agent_that_starts_again_makes_all_unready_for_a_while_and_restarts_nothing() {
+fn a_restarted_agent_makes_pods_briefly_unready_without_restarts() {
     let mut pod = simulated("ready: 2s", &one("Always"));
     pod.advance(at(100.0));
     assert!(pod.forget_readiness(at(100.0), Duration::from_secs(10)));
@@ -256,7 +256,7 @@ fn an_agent_that_starts_again_makes_all_unready_for_a_while_and_restarts_nothing
 }
 
 #[test]
-fn another_image_restarts_its_container_alone_which_ends_before_the_image_is_fetched() {
+fn an_image_change_ends_only_its_container_before_pulling() {
     let main = |image: &str| ContainerTemplate { image: image.into(), ..container("main", Role::Main) };
     let before = template("Always", &[main("main:1"), container("other", Role::Main)]);
     let after = template("Always", &[main("main:2"), container("other", Role::Main)]);
@@ -285,7 +285,7 @@ fn another_image_restarts_its_container_alone_which_ends_before_the_image_is_fet
 }
 
 #[test]
-fn two_tags_of_one_digest_are_one_image_and_yet_another_run() {
+fn another_tag_of_the_same_digest_restarts_the_container() {
     let with = |image: &str| template("Always", &[ContainerTemplate { image: image.into(), ..container("main", Role::Main) }]);
     let mut pod = simulated("stop: 1s", &with("main:1@sha256:ab"));
     pod.advance(at(5.0));
@@ -299,7 +299,7 @@ fn two_tags_of_one_digest_are_one_image_and_yet_another_run() {
 }
 
 #[test]
-fn another_image_does_not_end_a_pod_that_is_never_restarted() {
+fn an_image_change_does_not_end_a_never_restarted_pod() {
     let with = |image: &str| template("Never", &[ContainerTemplate { image: image.into(), ..container("main", Role::Main) }]);
     let mut pod = simulated("pull: 2s, stop: 3s", &with("main:1"));
     pod.advance(at(50.0));
@@ -312,7 +312,7 @@ fn another_image_does_not_end_a_pod_that_is_never_restarted() {
 }
 
 #[test]
-fn a_corrected_image_is_pulled_at_once_and_not_after_the_back_off() {
+fn a_corrected_image_is_pulled_at_once_despite_back_off() {
     let mut pod = simulated("pull: 1s, fault: image-pull-error", &one("Always"));
     pod.advance(at(100.0));
     assert!(seen(&pod, "main").starts_with("Pending waiting"));
@@ -323,7 +323,7 @@ fn a_corrected_image_is_pulled_at_once_and_not_after_the_back_off() {
 }
 
 #[test]
-fn a_closed_readiness_gate_keeps_a_pod_with_ready_containers_unready() {
+fn a_closed_readiness_gate_keeps_a_pod_unready() {
     let gated = Arc::new(Template { readiness_gates: ["example.com/open".into()].into(), ..Template::clone(&one("Always")) });
     let mut pod = simulated("", &gated);
     pod.advance(at(0.0));
@@ -354,7 +354,7 @@ fn wrong_annotations_are_shown_and_corrected_ones_start_the_pod() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_history_and_another_one_another() {
+fn only_the_same_seed_gives_the_same_history() {
     let rule = "pull: exponential 3s, start: uniform 1s 2s, ready: uniform 0s 5s, run: exponential 20s, exitCode: 1";
     let run = |seed: u64| {
         let mut pod = SimulatedPod::new(seed, plan(rule), one("Always"), Some(1), at(0.0));
@@ -370,7 +370,7 @@ fn the_same_seed_gives_the_same_history_and_another_one_another() {
 }
 
 #[test]
-fn a_pod_of_an_earlier_process_goes_on_as_it_was() {
+fn a_pod_of_an_earlier_process_continues_as_it_was() {
     let template = template("Always", &[container("first", Role::Init), container("main", Role::Main)]);
     for (rule, seconds) in
         [("init: 1s, pull: 1s", 60.0), ("fault: crash-loop", 40.2), ("init: 1s, ready: 9s", 3.0), ("fault: image-pull-error", 9.0)]
@@ -399,7 +399,7 @@ fn log(pod: &mut SimulatedPod, name: &str, seconds: f64) -> Vec<String> {
 }
 
 #[test]
-fn a_log_has_each_stage_at_its_own_time_however_late_it_is_noticed() {
+fn a_late_noticed_stage_is_logged_at_its_own_time() {
     let mut pod = simulated("pull: 2s, start: 1s, ready: 4s, stop: 3s", &one("Always"));
     let begins = ["0 pulling image main:1", "2 the image is present", "3 started, run 1", "7 ready"];
     assert_eq!(log(&mut pod, "main", 60.0), begins);
@@ -412,7 +412,7 @@ fn a_log_has_each_stage_at_its_own_time_however_late_it_is_noticed() {
 }
 
 #[test]
-fn a_log_tells_of_crashes_of_back_offs_and_of_images_that_are_not_there() {
+fn a_log_reports_crashes_back_offs_and_failed_pulls() {
     let mut pod = simulated("run: 1s, exitCode: 3", &one("Always"));
     let log_of_crashes = log(&mut pod, "main", 4.0);
     let run = ["ready", "ended with code 3"];

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_override_one_stage_each_and_those_of_others_mean_nothing() {
+    fn annotations_override_single_stages_unless_they_are_foreign() {
         let stages = Stages::from_yaml("pods:\n- pull: 1s\n  ready: 2s\n").unwrap();
         let annotations =
             map(&[("sim.virtual-kubelet.io/ready", "uniform 1s 5s"), ("sim.virtual-kubelet.io/fault", "crash-loop"), ("x", "y")]);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_refused_with_the_word_that_is_wrong() {
+    fn a_malformed_stages_file_is_refused_with_the_wrong_word() {
         let error = |text: &str| Stages::from_yaml(text).unwrap_err().to_string();
         assert!(error("pods:\n- pul: 1s\n").contains("pul"));
         assert!(error("nodes: []\n").contains("nodes"));

@@ -14,7 +14,7 @@ fn alive(pid: &str) -> bool {
 }
 
 #[test]
-fn a_container_goes_on_without_its_agent_and_the_next_one_adopts_it_with_its_log_and_exit_code() {
+fn the_next_agent_adopts_a_running_container_with_its_log() {
     let place = Place::new();
     let first = place.agent();
     let text = "echo one; echo $$$$ > PLACE/pid; until [ -e PLACE/go ]; do sleep 0.01; done; echo two >&2; exit 7";
@@ -38,7 +38,7 @@ fn a_container_goes_on_without_its_agent_and_the_next_one_adopts_it_with_its_log
 }
 
 #[test]
-fn a_container_that_ended_between_two_agents_is_reported_with_its_code_and_time_and_a_crashed_one_starts_again() {
+fn an_end_between_two_agents_is_reported_with_its_code() {
     let place = Place::new();
     let first = place.agent();
     let text = format!("echo run; until [ -e {0}/go ]; do sleep 0.01; done; rm {0}/go; touch {0}/ended; exit 7", place.root.display());
@@ -72,7 +72,7 @@ fn a_container_that_ended_between_two_agents_is_reported_with_its_code_and_time_
 }
 
 #[test]
-fn a_pod_that_left_the_api_while_no_agent_ran_is_ended_by_the_next_one() {
+fn the_next_agent_ends_a_pod_that_left_the_api() {
     let place = Place::new();
     let first = place.agent();
     let made = script(
@@ -90,7 +90,7 @@ fn a_pod_that_left_the_api_while_no_agent_ran_is_ended_by_the_next_one() {
 }
 
 #[test]
-fn a_pod_that_was_ending_goes_on_to_end_under_the_next_agent() {
+fn an_ending_pod_goes_on_ending_under_the_next_agent() {
     let place = Place::new();
     let first = place.agent();
     let text = format!("trap 'touch {0}/asked' TERM; touch {0}/up; until [ -e {0}/go ]; do sleep 0.01; done", place.root.display());
@@ -108,7 +108,7 @@ fn a_pod_that_was_ending_goes_on_to_end_under_the_next_agent() {
 }
 
 #[test]
-fn what_a_container_leaves_behind_ends_with_it_even_what_left_its_group_and_session() {
+fn processes_end_with_their_container_despite_another_session() {
     let place = Place::new();
     let agent = place.agent();
     let daemon = "setsid sh -c 'echo $$$$ > PLACE/daemon; exec sleep 1000' & until [ -s PLACE/daemon ]; do sleep 0.01; done";
@@ -119,7 +119,7 @@ fn what_a_container_leaves_behind_ends_with_it_even_what_left_its_group_and_sess
 }
 
 #[test]
-fn a_container_whose_supervisor_is_killed_ends_with_all_it_started_and_counts_as_of_unknown_status() {
+fn a_container_whose_supervisor_is_killed_ends_with_unknown_status() {
     let place = Place::new();
     let agent = place.agent();
     let text = "sleep 1000 & echo $! > PLACE/child; wait".replace("PLACE", &place.root.to_string_lossy());
@@ -138,7 +138,7 @@ fn a_container_whose_supervisor_is_killed_ends_with_all_it_started_and_counts_as
 }
 
 #[test]
-fn an_agent_that_dies_at_any_moment_of_a_start_leaves_one_run_or_none_and_the_next_agent_makes_it_one() {
+fn a_start_interrupted_at_any_moment_becomes_exactly_one_run() {
     let place = Place::new();
     // What there is at the moment of death: nothing but the note of the pod, the orders, the shim, the program.
     for (number, moment) in ["pod.json", "c/order.json", "c/shim.json", "c/shim.sock", "c/run-0.json", "ran"].into_iter().enumerate() {
@@ -160,7 +160,7 @@ fn an_agent_that_dies_at_any_moment_of_a_start_leaves_one_run_or_none_and_the_ne
 }
 
 #[test]
-fn a_shim_that_was_killed_while_no_agent_ran_is_found_out_and_told_the_same_by_every_later_agent() {
+fn later_agents_report_a_killed_shim_alike() {
     let place = Place::new();
     let first = place.agent();
     let id = first.create(&script(&place, "p", "exec sleep 1000"));
@@ -185,7 +185,7 @@ fn a_second_agent_at_the_same_directory_is_refused() {
 }
 
 #[test]
-fn the_pods_of_a_node_that_does_not_come_back_are_ended_by_a_command() {
+fn the_end_pods_command_ends_pods_without_an_agent() {
     let place = Place::new();
     let first = place.agent();
     let text = format!("trap 'touch {0}/asked; exit 0' TERM; echo $$$$ > {0}/pid; while :; do sleep 0.01; done", place.root.display());

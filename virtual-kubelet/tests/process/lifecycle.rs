@@ -16,7 +16,7 @@ fn waiting_reason(status: &k8s_openapi::api::core::v1::PodStatus, name: &str) ->
 }
 
 #[test]
-fn a_crashed_container_starts_again_at_once_then_backs_off_and_its_previous_log_stays() {
+fn a_crashed_container_restarts_at_once_and_then_backs_off() {
     let place = Place::new();
     let agent = place.agent();
     let spec = json!({ "containers": [{ "name": "c", "image": "shell", "args": ["echo x >> PLACE/runs; echo run $(wc -l < PLACE/runs); exit 3"] }] });
@@ -31,7 +31,7 @@ fn a_crashed_container_starts_again_at_once_then_backs_off_and_its_previous_log_
 }
 
 #[test]
-fn the_log_of_the_run_before_is_the_previous_one_while_the_next_run_lives() {
+fn the_previous_log_belongs_to_the_run_before() {
     let place = Place::new();
     let agent = place.agent();
     let text = "if [ -e PLACE/again ]; then echo second; exec sleep 1000; fi; touch PLACE/again; echo first; exit 1";
@@ -43,7 +43,7 @@ fn the_log_of_the_run_before_is_the_previous_one_while_the_next_run_lives() {
 }
 
 #[test]
-fn init_containers_run_one_after_the_other_a_sidecar_stays_and_main_containers_come_last() {
+fn init_containers_run_in_order_before_the_main_containers() {
     let place = Place::new();
     let agent = place.agent();
     let step = |name: &str| json!({ "name": name, "image": "shell", "args": [format!("echo {name} >> PLACE/order")] });
@@ -68,7 +68,7 @@ fn init_containers_run_one_after_the_other_a_sidecar_stays_and_main_containers_c
 }
 
 #[test]
-fn a_failed_init_container_is_repeated_or_fails_the_pod_as_the_restart_policy_says() {
+fn a_failed_init_container_follows_the_restart_policy() {
     let place = Place::new();
     let agent = place.agent();
     let with = |name: &str, policy: &str| {
@@ -100,7 +100,7 @@ fn the_hook_before_the_end_comes_before_the_signal() {
 }
 
 #[test]
-fn a_process_that_ignores_the_signal_is_killed_after_the_grace_with_its_whole_group() {
+fn a_process_ignoring_its_signal_is_killed_after_the_grace() {
     let place = Place::new();
     let agent = place.agent();
     let text = "trap '' TERM; (trap '' TERM; echo $$$$ > PLACE/up; while :; do sleep 0.01; done) & while :; do sleep 0.01; done";
@@ -116,7 +116,7 @@ fn a_process_that_ignores_the_signal_is_killed_after_the_grace_with_its_whole_gr
 }
 
 #[test]
-fn a_grace_without_end_is_one_that_a_shorter_one_cuts_short() {
+fn a_shorter_grace_replaces_an_endless_one() {
     let place = Place::new();
     let agent = place.agent();
     let text = "trap '' TERM; touch PLACE/up; while :; do sleep 0.01; done".replace("PLACE", &place.root.to_string_lossy());
@@ -130,7 +130,7 @@ fn a_grace_without_end_is_one_that_a_shorter_one_cuts_short() {
 }
 
 #[test]
-fn a_hook_that_ends_after_the_startup_probe_has_succeeded_takes_nothing_back() {
+fn a_late_post_start_hook_keeps_the_startup_probes_success() {
     let place = Place::new();
     let agent = place.agent();
     let spec = json!({ "containers": [{
@@ -145,7 +145,7 @@ fn a_hook_that_ends_after_the_startup_probe_has_succeeded_takes_nothing_back() {
 }
 
 #[test]
-fn a_hook_that_uses_up_the_grace_is_cut_off_and_the_process_still_ends() {
+fn a_pre_stop_hook_exceeding_the_grace_is_cut_off() {
     let place = Place::new();
     let agent = place.agent();
     let spec = json!({ "containers": [{
@@ -170,7 +170,7 @@ fn a_failed_hook_after_the_start_ends_the_container() {
 }
 
 #[test]
-fn another_image_restarts_only_its_container_and_the_generation_is_reported() {
+fn an_image_change_restarts_only_its_container_and_reports_generation() {
     let place = Place::new();
     let agent = place.agent();
     let one = |name: &str| {
@@ -197,7 +197,7 @@ fn another_image_restarts_only_its_container_and_the_generation_is_reported() {
 }
 
 #[test]
-fn another_name_of_the_same_image_restarts_its_container_and_shows_the_same_id_and_name() {
+fn another_name_of_one_image_restarts_its_container() {
     let place = Place::new();
     let agent = place.agent();
     let spec =
@@ -215,7 +215,7 @@ fn another_name_of_the_same_image_restarts_its_container_and_shows_the_same_id_a
 }
 
 #[test]
-fn an_image_that_changed_while_no_agent_ran_is_taken_by_the_next_one() {
+fn the_next_agent_applies_an_image_changed_in_between() {
     let place = Place::new();
     let first = place.agent();
     let spec =
@@ -234,7 +234,7 @@ fn an_image_that_changed_while_no_agent_ran_is_taken_by_the_next_one() {
 }
 
 #[test]
-fn a_pod_is_ended_at_its_deadline_and_says_so_also_under_another_agent() {
+fn a_pod_ends_at_its_deadline_and_keeps_that_reason() {
     let place = Place::new();
     let first = place.agent();
     let spec = json!({ "activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 1, "containers": [{ "name": "c", "image": "shell", "args": ["exec sleep 1000"] }] });
@@ -247,7 +247,7 @@ fn a_pod_is_ended_at_its_deadline_and_says_so_also_under_another_agent() {
 }
 
 #[test]
-fn the_reason_of_an_end_is_taken_from_the_programs_file_or_from_its_log_as_told() {
+fn a_termination_message_comes_from_file_or_log() {
     let place = Place::new();
     let agent = place.agent();
     let with = |name: &str, more: &serde_json::Value, text: &str| {
@@ -263,7 +263,7 @@ fn the_reason_of_an_end_is_taken_from_the_programs_file_or_from_its_log_as_told(
 }
 
 #[test]
-fn a_second_pod_with_the_same_host_port_is_refused_also_after_the_first_one_was_adopted() {
+fn a_host_port_stays_taken_after_its_pod_is_adopted() {
     let place = Place::new();
     let first = place.agent();
     let spec = json!({ "containers": [{ "name": "c", "image": "shell", "args": ["exec sleep 1000"], "ports": [{ "containerPort": 80, "hostPort": 8080 }] }] });
@@ -278,7 +278,7 @@ fn a_second_pod_with_the_same_host_port_is_refused_also_after_the_first_one_was_
 }
 
 #[test]
-fn another_image_restarts_also_a_container_of_a_pod_that_is_never_restarted() {
+fn an_image_change_restarts_a_container_despite_restart_policy_never() {
     let place = Place::new();
     let agent = place.agent();
     let mut made = script(&place, "p", "trap 'exit 0' TERM; while :; do sleep 0.01; done");
@@ -293,7 +293,7 @@ fn another_image_restarts_also_a_container_of_a_pod_that_is_never_restarted() {
 }
 
 #[test]
-fn nothing_is_probed_and_no_later_container_starts_before_the_hook_after_the_start_has_ended() {
+fn probes_and_later_containers_wait_for_the_post_start_hook() {
     let place = Place::new();
     let agent = place.agent();
     let spec = json!({ "containers": [
@@ -312,7 +312,7 @@ fn nothing_is_probed_and_no_later_container_starts_before_the_hook_after_the_sta
 }
 
 #[test]
-fn a_pod_whose_files_take_long_holds_up_no_question_about_others_and_no_order_to_end_it() {
+fn slow_creation_of_pod_files_blocks_no_query_or_deletion() {
     let place = Place::new();
     let agent = place.agent();
     let other = agent.create(&script(&place, "other", "sleep 1000"));

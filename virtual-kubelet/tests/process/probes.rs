@@ -96,7 +96,7 @@ fn grpc_server(runtime: &tokio::runtime::Runtime) -> u16 {
 }
 
 #[test]
-fn a_grpc_service_that_serves_makes_ready_and_another_one_does_not() {
+fn a_grpc_probe_succeeds_only_for_a_serving_service() {
     let place = Place::new();
     let agent = place.agent();
     let port = grpc_server(&agent.runtime);
@@ -120,7 +120,7 @@ fn an_https_endpoint_with_any_certificate_makes_ready() {
 }
 
 #[test]
-fn a_ready_container_stays_ready_under_the_next_agent_until_its_probe_says_otherwise() {
+fn an_adopted_container_stays_ready_until_its_probe_fails() {
     let place = Place::new();
     let code = Arc::new(AtomicU16::new(200));
     let first = place.agent();
@@ -152,7 +152,7 @@ fn a_port_that_opens_makes_ready() {
 }
 
 #[test]
-fn a_container_that_fails_its_liveness_probe_is_restarted_within_the_probes_own_grace() {
+fn a_failed_liveness_probe_restarts_within_its_own_grace() {
     let place = Place::new();
     let agent = place.agent();
     let probe = json!({ "exec": { "command": ["sh", "-c", "test -e PLACE/well"] }, "periodSeconds": 1, "failureThreshold": 1, "terminationGracePeriodSeconds": 1 });
@@ -183,7 +183,7 @@ fn nothing_else_is_probed_before_the_startup_probe_succeeded() {
 }
 
 #[test]
-fn a_probe_that_hangs_counts_as_failed_and_its_processes_end() {
+fn a_hanging_probe_counts_as_failed_and_its_processes_end() {
     let place = Place::new();
     let agent = place.agent();
     let command = json!(["sh", "-c", "echo $$ >> PLACE/pids; sleep 1000 & wait"]);

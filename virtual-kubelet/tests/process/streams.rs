@@ -80,7 +80,7 @@ fn an_exec_carries_a_megabyte_both_ways_without_a_loss() {
 }
 
 #[test]
-fn an_exec_with_a_terminal_knows_its_size_and_its_changes() {
+fn a_terminal_exec_learns_its_size_and_later_changes() {
     let place = Place::new();
     let agent = place.agent();
     let id = sleeper(&place, &agent);
@@ -120,7 +120,7 @@ fn an_exec_of_a_missing_program_says_so() {
 }
 
 #[test]
-fn a_client_attaches_to_input_and_output_and_leaving_closes_the_input_only_with_stdin_once() {
+fn a_leaving_client_closes_the_input_only_with_stdin_once() {
     let place = Place::new();
     let agent = place.agent();
     let with = |name: &str, once: bool| {
@@ -190,7 +190,7 @@ fn a_container_with_a_terminal_is_attached_to_and_logged() {
 }
 
 #[test]
-fn a_log_is_rotated_by_size_and_the_newest_parts_stay() {
+fn a_log_rotated_by_size_keeps_its_newest_parts() {
     let mut place = Place::new();
     place.log_rotation = LogRotation { max_bytes: 1000, max_files: 3 };
     let agent = place.agent();
@@ -221,7 +221,7 @@ fn what_a_container_uses_is_counted_with_all_its_processes() {
 }
 
 #[test]
-fn a_container_that_has_not_begun_has_no_log_and_one_that_never_crashed_no_previous_one() {
+fn a_log_exists_only_for_a_run_that_has_begun() {
     let place = Place::new();
     let agent = place.agent();
     let spec = json!({ "containers": [{ "name": "c", "image": "unknown" }] });
@@ -237,7 +237,7 @@ fn a_container_that_has_not_begun_has_no_log_and_one_that_never_crashed_no_previ
 }
 
 #[test]
-fn fifty_stuck_execs_attaches_and_followers_leave_no_task_no_process_and_no_descriptor_behind() {
+fn stuck_sessions_and_followers_leave_no_task_process_or_descriptor() {
     let place = Place::new();
     let agent = place.agent();
     let id = sleeper(&place, &agent);
@@ -279,7 +279,7 @@ fn fifty_stuck_execs_attaches_and_followers_leave_no_task_no_process_and_no_desc
 }
 
 #[test]
-fn an_exec_whose_child_floods_its_output_ends_soon_after_its_command() {
+fn an_exec_ends_with_its_command_despite_a_flooding_child() {
     let place = Place::new();
     let agent = place.agent();
     let id = sleeper(&place, &agent);

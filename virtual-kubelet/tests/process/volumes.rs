@@ -13,7 +13,7 @@ fn secret(name: &str, base64: &str) -> Value {
 }
 
 #[test]
-fn a_config_map_or_secret_that_appears_later_starts_the_pod_that_waits_for_it() {
+fn a_late_config_map_or_secret_starts_its_waiting_pod() {
     let place = Place::new();
     let agent = place.agent();
     let spec = json!({
@@ -40,7 +40,7 @@ fn a_config_map_or_secret_that_appears_later_starts_the_pod_that_waits_for_it() 
 }
 
 #[test]
-fn a_projected_volume_holds_every_kind_of_source_and_its_token_is_renewed() {
+fn a_projected_volume_holds_all_sources_and_renews_its_token() {
     let place = Place::new();
     let put = |path: &str, object: Value| place.objects.lock().unwrap().insert(format!("/api/v1/namespaces/default/{path}"), object);
     put("configmaps/m", config_map("m", &json!({ "file": "of the map" })));
@@ -79,7 +79,7 @@ fn a_projected_volume_holds_every_kind_of_source_and_its_token_is_renewed() {
 }
 
 #[test]
-fn a_path_of_the_machine_is_mounted_and_one_of_another_type_is_waited_for() {
+fn a_host_path_is_mounted_once_it_has_its_type() {
     let place = Place::new();
     let agent = place.agent();
     let volume =
@@ -125,7 +125,7 @@ fn a_path_of_the_machine_is_mounted_and_one_of_another_type_is_waited_for() {
 }
 
 #[test]
-fn a_link_in_a_volume_does_not_lead_a_sub_path_out_of_it() {
+fn a_sub_path_cannot_leave_its_volume_through_a_link() {
     let place = Place::new();
     let agent = place.agent();
     std::fs::create_dir(place.root.join("outside")).unwrap();

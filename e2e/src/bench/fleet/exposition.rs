@@ -176,7 +176,7 @@ wait_count 100
     }
 
     #[test]
-    fn the_drivers_requests_are_no_longer_there_once_they_are_taken_off() {
+    fn requests_of_the_driver_are_subtracted_from_the_count() {
         let mut driver = Requests::default();
         driver.add("POST pods", 7.0);
         driver.add("PATCH pods/status", 1.0);
@@ -204,7 +204,7 @@ wait_count 100
     }
 
     #[test]
-    fn beyond_the_last_bound_the_last_bound_is_all_that_is_known() {
+    fn a_quantile_beyond_the_last_bound_is_that_bound() {
         assert!(close(Histogram::read(TEXT, "wait").quantile(0.99), 0.2));
     }
 

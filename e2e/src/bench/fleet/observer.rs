@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_takes_from_its_creation_until_it_is_running_and_ready() {
+    fn pod_starts_last_from_creation_until_running_and_ready() {
         let begun = Instant::now();
         let mut seen = Seen::new(begun);
         seen.pod(&thin("a", "Pending", "False"), false, begun);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_went_while_no_watch_was_open_is_gone() {
+    fn a_pod_lost_between_two_watches_counts_as_gone() {
         let now = Instant::now();
         let mut seen = Seen::new(now);
         seen.pod(&thin("a", "Running", "True"), false, now);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_that_is_lost_in_one_run_is_one_too_many() {
+    fn one_node_lost_in_one_run_misses_the_goal() {
         let tables = [table(&[(Contender::Ours, What::NotReady, &[0.0, 0.0, 1.0])])];
         assert_eq!(verdict(&tables), "0 of 1 goals are met; missed: nodes NotReady in the run (1 instead of 0)");
         assert_eq!(broken(&tables), ["nodes NotReady in the run"]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_least_median_and_most_of_each_and_a_dash_for_what_was_not_measured() {
+    fn a_row_shows_minimum_median_maximum_or_a_dash() {
         let table = table(&[(Contender::Ours, TIME, &[3.0, 1.5, 200.4]), (Contender::Kwok, TIME, &[0.25])]);
         let text = table.text();
         let row = text.lines().find(|line| line.starts_with("5 nodes to Ready")).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_goal_is_told_for_machines_with_its_figure_and_by_how_much_it_is_missed() {
+    fn json_tells_by_how_much_each_goal_is_missed() {
         let table = table(&[(Contender::Ours, TIME, &[3.0]), (Contender::Limit, TIME, &[4.0]), (Contender::Kwok, TIME, &[2.0])]);
         let goals = &table.json()["rows"][0]["goals"];
         assert_eq!((&goals[0]["met"], &goals[0]["missedBy"]), (&json!(true), &json!(0.0)));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_called_lost_counts_after_a_short_stand_still_and_not_after_one_that_outlasts_every_lease() {
+    fn lost_nodes_count_only_after_a_short_stand_still() {
         let tables = [table(&[
             (Contender::Ours, What::LostInStall(20), &[1.0]),
             (Contender::Ours, What::LostInStall(60), &[5.0]),

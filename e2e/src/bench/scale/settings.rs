@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_default_a_thousand_nodes_are_updated_in_three_ways_and_five_thousand_kept() {
+    fn both_sizes_and_all_marks_are_run_by_default() {
         let settings = Settings::read(|_| None).unwrap();
         assert_eq!((settings.rollout_nodes, settings.large_nodes), (1000, 5000));
         assert_eq!(settings.marks, [Marks::Deployment, Marks::Node, Marks::Both]);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_many_objects_is_held_once_and_equals_its_copy() {
+    fn a_key_shared_by_many_objects_is_held_once() {
         let mut keys = KeyInterner::default();
         let [one, other] = ["1", "2"].map(|value| keys.intern(map(&[("key", value)])));
         assert!(Arc::ptr_eq(&one.0[0].0, &other.0[0].0));

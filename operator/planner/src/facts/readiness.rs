@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_ended_counts_only_if_it_is_of_the_wanted_template_and_can_be_replaced() {
+    fn an_ended_pods_trouble_counts_only_for_the_wanted_template() {
         let pod = |name: &str, revision: &str, ended, trouble: Option<&str>| PodFacts {
             name: name.into(),
             revision: revision.into(),

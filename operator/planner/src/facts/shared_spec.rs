@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn specs_that_differ_in_their_own_texts_alone_are_held_once_and_read_as_they_were() {
+    fn specs_differing_only_in_their_own_texts_are_held_once() {
         let mut specs = SpecInterner::default();
         let held: Vec<_> =
             ["a", "b"].map(|node| specs.intern(spec(&format!("edge-{node}"), node), &[&format!("edge-{node}"), node])).into();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_looks_like_a_place_is_kept_as_it_is() {
+    fn a_text_that_looks_like_a_placeholder_stays_unchanged() {
         let odd = json!({ "args": ["\u{0}0", "a"] });
         assert_eq!(SpecInterner::default().intern(odd.clone(), &["a"]).to_value(), odd);
         assert_eq!(SharedSpec::from(odd.clone()).to_value(), odd);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_in_force_a_while_after_it_was_accepted_and_not_before() {
+    fn a_policy_is_in_force_only_some_time_after_acceptance() {
         let (gate, at) = (gate(&json!({})), Instant::now());
         let known = accepted(policies(&gate, true, POLICIES, true), at);
         assert_eq!(said(&known, &gate, POLICIES, at), ("Settling", false));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_of_a_gate_as_it_was_before_an_edit_does_not_count_however_old_it_is() {
+    fn a_policy_older_than_its_gates_edit_does_not_count() {
         let (before, at) = (gate(&json!({})), Instant::now());
         let known = accepted(policies(&before, true, POLICIES, true), at);
         for edit in [
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_is_in_force_for_a_gate_a_while_after_the_first_configuration_that_names_its_nodes() {
+    fn a_webhook_counts_some_time_after_naming_a_gates_nodes() {
         let (edge, at) = (gate(&json!({})), Instant::now());
         let web = gate(&json!({"nodeSelector": {"matchLabels": {"role": "web"}}}));
         let [of_edge, of_web] = [&edge, &web].map(|gate| clause(gate).unwrap());

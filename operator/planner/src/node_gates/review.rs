@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_taints_gets_the_whole_list_in_one_operation() {
+    fn an_untainted_node_gets_all_taints_in_one_operation() {
         let (operations, node) = patched(&json!({"metadata": {"name": "n"}, "spec": {}}), &[startup()]);
         let taint = json!({"key": "startup.k8s.io/initializing", "value": "wait", "effect": "NoSchedule"});
         assert_eq!(operations, [json!({"op": "add", "path": "/spec/taints", "value": [taint]})]);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_taints_gets_ours_appended_in_one_operation_and_keeps_its_own() {
+    fn a_gates_taint_is_appended_to_existing_taints() {
         let other = json!({"key": "other", "effect": "NoExecute"});
         let theirs = json!({"metadata": {"name": "n", "annotations": {"a/b": "c"}}, "spec": {"taints": [other]}});
         let (operations, node) = patched(&theirs, &[startup()]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_that_share_a_taint_add_it_once_and_record_it_each() {
+    fn gates_that_share_a_taint_add_it_only_once() {
         let twin = Gate { name: "twin".into(), uid: "w".into(), ..startup() };
         let (operations, node) = patched(&json!({"metadata": {"name": "n"}, "spec": {}}), &[startup(), twin]);
         assert_eq!(operations[0]["value"].as_array().unwrap().len(), 1);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_the_cloud_s_own_pool_is_left_alone() {
+    fn a_node_of_the_clouds_system_pool_stays_unchanged() {
         is_unchanged(&request(&json!({"metadata": {"name": "n", "labels": {"kubernetes.azure.com/mode": "system"}}})));
     }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_acts_for_gates_that_allow_it_and_write_to_nodes() {
+    fn a_webhook_acts_only_for_gates_that_allow_it() {
         let with = |change: fn(&mut Gate)| {
             let mut gate = startup();
             change(&mut gate);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holding_twice_is_holding_once_and_releasing_what_is_not_held_changes_nothing() {
+    fn repeated_holds_and_unheld_releases_change_nothing() {
         let once = hold(None, "in-place", "web/7").unwrap();
         assert_eq!(once, r#"[{"key":"web/7","owner":"in-place"}]"#);
         assert_eq!(hold(Some(&once), "in-place", "web/7").unwrap(), once);

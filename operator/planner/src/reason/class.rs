@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_whose_detacher_is_silent_comes_before_those_that_wait_for_it() {
+    fn a_silent_detachers_node_precedes_those_waiting_for_it() {
         assert!(Reason::DetachTimeout.class().rank < Reason::Halted.class().rank);
     }
 

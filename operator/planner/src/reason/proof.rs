@@ -74,7 +74,7 @@ mod tests {
     type Row<'r> = (u32, u32, &'r str, Option<i64>, &'r [&'r str]);
 
     #[test]
-    fn who_is_suspect_is_said_with_since_when_what_fell_how_often_until_when_and_what_to_do() {
+    fn the_message_of_a_suspect_names_causes_and_remedies() {
         let good_at = Some(1_000_060);
         let rows: [Row<'_>; 8] = [
             (0, 2, "", good_at, &["lost together with others, 2 times in all", "repair what its machine has in common", "roll back"]),

@@ -37,7 +37,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_spelling_of_a_port_and_every_mark_claims_and_so_does_a_grant_that_was_given_before() {
+    fn ports_and_marks_of_spec_and_ledger_are_claimed() {
         let spec = |more: serde_json::Value| -> IngressDaemonSetSpec {
             let mut spec = json!({"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
             spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_figure_takes_the_place_of_the_presets_and_the_others_stay() {
+    fn a_given_figure_replaces_the_presets_and_others_stay() {
         assert_eq!(times(json!({"preset": "AwsNlb", "interval": "5s"})), (65, 65));
         assert_eq!(times(json!({"preset": "AwsNlb", "interval": "5s", "unhealthyThreshold": 2, "timeout": "6s"})), (56, 65));
         assert_eq!(
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_period_that_ends_before_the_load_balancer_notices_is_named_with_a_remedy() {
+    fn too_short_a_grace_period_is_named_with_a_remedy() {
         let haproxy = || json!({"preset": "HAProxy"});
         let short = warning(haproxy(), json!({"annotateDeploymentToDetach": {"gracePeriodSeconds": 7}}));
         assert_eq!(

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn detach_keys_are_allowed_to_namespaces_or_to_all_or_to_none() {
+    fn detach_keys_are_allowed_for_some_all_or_no_namespaces() {
         let allows = |flag: &str, namespace: &str, key: &str| {
             let rights = NodeRights { detach_keys: flag.parse::<DetachKeys>().unwrap().0, ..NodeRights::default() };
             rights.allows_mark(namespace, &Annotation { key: key.to_owned(), value: String::new() })
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clouds_and_node_detacher_look_at_is_allowed_by_default() {
+    fn only_known_detach_keys_are_allowed_by_default() {
         let allows = |key: &str| NodeRights::default().allows_mark("any", &Annotation { key: key.to_owned(), value: String::new() });
         for key in DETACH_KEYS {
             assert!(allows(key) && allows(&format!("{}{key}", names::LABEL_MARK)), "{key}");

@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn a_webhook_is_asked_about_a_node_exactly_when_a_gate_would_taint_it(
+    fn a_webhook_is_asked_exactly_when_a_gate_would_taint(
         selectors in collection::vec(selector(), 0..3),
         labels in collection::btree_map(texts(&KEYS), texts(&VALUES), 0..5),
         tainted in any::<bool>(),
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn the_name_of_a_policy_is_one_for_the_api_server_whatever_its_gate_is_called(name in "[a-z0-9./-]{0,253}", uid in any::<String>()) {
+    fn a_policy_name_is_valid_whatever_its_gate_is_called(name in "[a-z0-9./-]{0,253}", uid in any::<String>()) {
         let name = policy_name(&gate(&name, &uid, spec(None, true)));
         let form = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
         prop_assert!(name.len() <= 60 && name.chars().all(form) && !name.ends_with('-'), "{}", name);
@@ -143,7 +143,7 @@ fn edge() -> Gate {
 }
 
 #[test]
-fn a_policy_is_for_the_creation_of_selected_nodes_without_the_taint_and_never_hinders_it() {
+fn a_policy_taints_new_selected_nodes_without_blocking_their_creation() {
     let mut edge = edge();
     edge.spec.taint.value = Some("pending".into());
     let [made] = &policies(&edge, true, EVERYTHING, true)[..] else { panic!("one policy") };
@@ -182,13 +182,13 @@ fn a_policy_is_for_the_creation_of_selected_nodes_without_the_taint_and_never_hi
 }
 
 #[test]
-fn a_gate_that_is_no_object_of_the_cluster_owns_no_policy() {
+fn a_gate_without_a_cluster_object_owns_no_policy() {
     let [made] = &policies(&edge(), true, EVERYTHING, false)[..] else { panic!("one policy") };
     assert!(made.policy["metadata"].get("ownerReferences").is_none() && made.binding["metadata"].get("ownerReferences").is_none());
 }
 
 #[test]
-fn gates_of_one_name_made_one_after_the_other_have_different_policies() {
+fn successive_gates_of_one_name_have_different_policies() {
     let (first, second) = (gate("edge", "a", spec(None, true)), gate("edge", "b", spec(None, true)));
     assert_ne!(policy_name(&first), policy_name(&second));
 }
@@ -210,7 +210,7 @@ fn a_gate_that_taints_no_node_has_no_policy() {
 }
 
 #[test]
-fn the_best_of_what_there_is_and_what_is_allowed_taints_new_nodes() {
+fn the_best_allowed_and_available_means_taints_new_nodes() {
     let with = |on_create, policies, webhook| {
         let mut gate = edge();
         gate.spec.admission = Some(Admission { on_create });
@@ -229,7 +229,7 @@ fn the_best_of_what_there_is_and_what_is_allowed_taints_new_nodes() {
 
 /// The `DaemonSet` controller asks the template, so a toleration that only its pods got would come too late.
 #[test]
-fn daemon_sets_that_a_gate_refers_to_get_the_toleration_in_their_template() {
+fn referenced_daemon_sets_get_the_toleration_in_their_template() {
     let mut gate = edge();
     let daemon_set = DaemonSetRequirement { namespace: "kube-system".into(), name: "dns".into(), current_revision: false };
     gate.spec.requirements = vec![Requirement { name: "dns".into(), daemon_set: Some(daemon_set), ..Requirement::default() }];
@@ -265,7 +265,7 @@ fn daemon_sets_that_a_gate_refers_to_get_the_toleration_in_their_template() {
 }
 
 #[test]
-fn a_gate_whose_daemon_set_is_to_get_the_toleration_taints_no_node_before_it_has_it() {
+fn a_gate_taints_nothing_until_its_daemon_set_tolerates_it() {
     let mut gate = edge();
     let daemon_set = DaemonSetRequirement { namespace: "kube-system".into(), name: "dns".into(), current_revision: false };
     gate.spec.requirements = vec![Requirement { name: "dns".into(), daemon_set: Some(daemon_set), ..Requirement::default() }];
@@ -281,7 +281,7 @@ fn a_gate_whose_daemon_set_is_to_get_the_toleration_taints_no_node_before_it_has
 }
 
 #[test]
-fn what_was_recorded_as_the_node_was_created_is_as_old_as_the_node() {
+fn a_record_from_node_creation_has_the_nodes_age() {
     let mut gate = edge();
     gate.spec.requirements = vec![serde_json::from_value(json!({"name": "mark", "nodeAnnotation": {"key": "example.com/ready"}})).unwrap()];
     gate.spec.release = Some(serde_json::from_value(json!({"timeout": {"after": "1m", "action": "Release"}})).unwrap());

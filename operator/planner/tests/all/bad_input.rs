@@ -31,7 +31,7 @@ fn spec(change: &Value) -> IngressDaemonSetSpec {
 }
 
 #[test]
-fn labels_that_the_api_server_would_not_take_are_named_with_their_place() {
+fn invalid_labels_are_named_with_their_field() {
     let long = "x".repeat(64);
     for (change, reason, start) in [
         (json!({"nodeSelector": {"a": "b c"}}), "InvalidSpec", "nodeSelector: the value `b c` of `a`"),
@@ -64,7 +64,7 @@ fn labels_that_the_api_server_would_not_take_are_named_with_their_place() {
 }
 
 #[test]
-fn a_label_that_takes_nodes_out_must_not_decide_which_nodes_are_meant() {
+fn a_detach_label_must_not_decide_which_nodes_are_meant() {
     let rolling = |more: Value| {
         let mut rolling = json!({"labelNodeToDetach": {"key": "example.com/out", "gracePeriodSeconds": 9}});
         json_patch::merge(&mut rolling, &more);
@@ -93,7 +93,7 @@ fn a_label_that_takes_nodes_out_must_not_decide_which_nodes_are_meant() {
 }
 
 #[test]
-fn the_health_checker_must_be_able_to_listen_and_to_answer_200() {
+fn the_health_checker_must_be_able_to_listen_and_answer() {
     let port = json!([{"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 10080}]}]);
     let clash = json!({"podsPerNode": 1, "healthCheckNodePorts": [10081, 10080], "template": {"spec": {"containers": port}}});
     assert_eq!(told(&clash).iter().map(|(reason, _)| *reason).collect::<Vec<_>>(), ["HealthCheckPortConflict"]);
@@ -145,7 +145,7 @@ fn a_template_is_tried_while_it_runs_nowhere() {
 }
 
 #[test]
-fn nothing_is_disturbed_for_a_template_that_the_api_server_refuses() {
+fn a_template_that_the_api_server_refuses_disturbs_nothing() {
     let (world, mut operator) = wished_anew();
     let mut snapshot = snapshot(&world, &mut operator);
     let disturbs = |action: &Action| !matches!(action, Action::WriteStatus { .. });
@@ -163,7 +163,7 @@ fn nothing_is_disturbed_for_a_template_that_the_api_server_refuses() {
 }
 
 #[test]
-fn a_grace_period_that_is_too_short_shows_in_the_condition_and_stops_nothing() {
+fn a_grace_period_that_is_too_short_only_warns() {
     let (world, mut operator) = wished_anew();
     let mut snapshot = snapshot(&world, &mut operator);
     let mark = json!({"annotateDeploymentToDetach": {"gracePeriodSeconds": 5}});
@@ -185,7 +185,7 @@ fn a_grace_period_that_is_too_short_shows_in_the_condition_and_stops_nothing() {
 }
 
 #[test]
-fn a_budget_that_covers_all_nodes_shows_in_the_condition_unless_some_must_stay_available() {
+fn a_budget_that_covers_all_nodes_warns_without_a_minimum() {
     let reason = |budget: Value, minimum: Value| {
         let (world, mut operator) = wished_anew();
         let mut snapshot = snapshot(&world, &mut operator);

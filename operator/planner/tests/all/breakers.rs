@@ -48,7 +48,7 @@ fn run_until_open(world: &mut World, operator: &mut Operator) -> (i64, Plan) {
 }
 
 #[test]
-fn a_node_that_serves_and_whose_kubelet_refuses_pods_says_so_and_is_tried_again_when_it_says() {
+fn a_node_whose_kubelet_refuses_pods_says_when_it_retries() {
     for ends in [1, 2] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         refuse(&mut world, ends);
@@ -72,7 +72,7 @@ fn a_node_that_serves_and_whose_kubelet_refuses_pods_says_so_and_is_tried_again_
 }
 
 #[test]
-fn a_node_is_looked_at_when_its_breaker_is_over_though_something_else_holds_it() {
+fn a_held_node_is_still_checked_when_its_breaker_ends() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     refuse(&mut world, 1);
     let (until, _) = run_until_open(&mut world, &mut operator);
@@ -83,7 +83,7 @@ fn a_node_is_looked_at_when_its_breaker_is_over_though_something_else_holds_it()
 }
 
 #[test]
-fn pods_that_a_kubelet_refuses_are_not_made_without_end_whatever_the_spec() {
+fn pods_that_a_kubelet_refuses_are_not_made_endlessly() {
     for valid in [true, false] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         operator.gates.watched = true;
@@ -109,7 +109,7 @@ fn pods_that_a_kubelet_refuses_are_not_made_without_end_whatever_the_spec() {
 }
 
 #[test]
-fn a_node_whose_breaker_is_open_gives_pods_away_that_are_no_longer_wanted() {
+fn unwanted_pods_are_removed_while_the_breaker_is_open() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     refuse(&mut world, 1);
     let (until, _) = run_until_open(&mut world, &mut operator);
@@ -120,7 +120,7 @@ fn a_node_whose_breaker_is_open_gives_pods_away_that_are_no_longer_wanted() {
 
 /// Its kubelet is alive enough to refuse pods, and the control plane does not hear of it.
 #[test]
-fn a_node_that_is_not_ready_is_not_flooded_with_pods_that_its_kubelet_refuses() {
+fn an_unready_node_gets_only_few_refused_pods() {
     for open_before in [false, true] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         let lose = |world: &mut World| world.change(|cluster| cluster.edit_node(NODE, |node| node["status"]["ready"] = false.into()));
@@ -146,7 +146,7 @@ fn a_node_that_is_not_ready_is_not_flooded_with_pods_that_its_kubelet_refuses() 
 }
 
 #[test]
-fn a_node_that_leaves_and_waits_for_its_turn_is_not_flooded_with_pods_that_its_kubelet_refuses() {
+fn a_node_waiting_to_leave_gets_only_few_refused_pods() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     // Another node holds the only place: it never comes up.
     edit(&mut world, |wish| wish.image = 99);
@@ -163,7 +163,7 @@ fn a_node_that_leaves_and_waits_for_its_turn_is_not_flooded_with_pods_that_its_k
 }
 
 #[test]
-fn a_pod_that_ends_while_the_breaker_is_open_is_not_made_again_and_again() {
+fn an_open_breaker_limits_remaking_of_pods_that_ended() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     refuse(&mut world, 1);
     let (until, _) = run_until_open(&mut world, &mut operator);
@@ -179,7 +179,7 @@ fn a_pod_that_ends_while_the_breaker_is_open_is_not_made_again_and_again() {
 }
 
 #[test]
-fn a_pod_that_is_unready_for_a_moment_while_the_breaker_is_open_stays() {
+fn a_briefly_unready_pod_stays_while_the_breaker_is_open() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     refuse(&mut world, 1);
     run_until_open(&mut world, &mut operator);
@@ -200,7 +200,7 @@ fn a_pod_that_is_unready_for_a_moment_while_the_breaker_is_open_stays() {
 }
 
 #[test]
-fn a_node_that_tries_again_to_have_all_its_pods_keeps_those_that_serve() {
+fn a_node_keeps_its_serving_pods_while_it_tries_again() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
         refuse(&mut world, 1);
@@ -223,7 +223,7 @@ fn a_node_that_tries_again_to_have_all_its_pods_keeps_those_that_serve() {
 }
 
 #[test]
-fn a_revision_that_a_kubelet_refuses_again_and_again_has_one_deadline() {
+fn a_revision_that_a_kubelet_keeps_refusing_has_one_deadline() {
     // Longer than the breaker is ever open.
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 1000, "autoRollback": true}), 3, 1);
     edit(&mut world, |wish| wish.image = 2);
@@ -262,7 +262,7 @@ fn breaker_until(world: &World, node: &str) -> i64 {
 }
 
 #[test]
-fn a_node_without_pods_whose_breaker_is_open_is_not_attached_by_a_retry() {
+fn a_retry_during_an_open_breaker_attaches_no_empty_node() {
     let (mut world, mut operator, node) = failed_by_its_kubelet();
     world.run_until(&mut operator, 600, |world| breaker_until(world, &node) > world.cluster.now + 20).unwrap();
     annotate(&mut world, &node, names::RETRY_ANNOTATION, "1");
@@ -275,7 +275,7 @@ fn a_node_without_pods_whose_breaker_is_open_is_not_attached_by_a_retry() {
 }
 
 #[test]
-fn a_node_that_is_retried_as_its_breaker_ends_has_all_its_time_again() {
+fn a_node_retried_as_its_breaker_ends_gets_full_time() {
     let (mut world, mut operator, node) = failed_by_its_kubelet();
     let until = breaker_until(&world, &node);
     world.run_until(&mut operator, 900, |world| world.cluster.now > until).unwrap();
@@ -294,7 +294,7 @@ fn retried_while_open() -> (World, Operator, String) {
 }
 
 #[test]
-fn a_node_that_its_breaker_has_emptied_is_done_once_no_pods_are_wanted() {
+fn an_emptied_node_is_done_once_no_pods_are_wanted() {
     let (mut world, mut operator, _) = retried_while_open();
     edit(&mut world, |wish| wish.pods = 0);
     let all_gone = |world: &World| {
@@ -305,7 +305,7 @@ fn a_node_that_its_breaker_has_emptied_is_done_once_no_pods_are_wanted() {
 }
 
 #[test]
-fn a_node_that_its_breaker_has_emptied_gets_pods_also_while_paused() {
+fn an_emptied_node_gets_pods_even_while_paused() {
     let (mut world, mut operator, node) = retried_while_open();
     edit(&mut world, |wish| wish.paused = true);
     world.change(|cluster| cluster.refusing.clear());
@@ -314,7 +314,7 @@ fn a_node_that_its_breaker_has_emptied_gets_pods_also_while_paused() {
 }
 
 #[test]
-fn a_node_that_its_breaker_has_emptied_gets_no_other_revision_while_paused() {
+fn an_emptied_node_gets_no_other_revision_while_paused() {
     let (mut world, mut operator, _) = retried_while_open();
     edit(&mut world, |wish| (wish.paused, wish.image) = (true, 3));
     world.change(|cluster| cluster.refusing.clear());

@@ -14,7 +14,7 @@ use planner::{Plan, Reason, reason::StepState};
 use serde_json::{Value, json};
 
 #[test]
-fn a_canary_goes_step_by_step_soaks_and_waits_for_promotion() {
+fn a_canary_soaks_between_steps_and_waits_for_promotion() {
     let steps = json!({"steps": [{"nodes": 1, "soak": "20s"}, {"nodes": "50%", "pause": true}]});
     let (mut world, mut operator) = at_rest(&steps, 6, 3);
     edit(&mut world, |wish| wish.image = 2);
@@ -46,7 +46,7 @@ fn steps_done(world: &World) -> u32 {
 }
 
 #[test]
-fn a_partition_that_keeps_all_nodes_passes_no_step_and_lowered_lets_the_first_one_begin() {
+fn a_partition_that_keeps_all_nodes_passes_no_step() {
     let steps = json!([{"nodes": 1, "soak": "5s"}, {"nodes": "50%", "pause": true}]);
     let (mut world, mut operator) = at_rest(&json!({"steps": steps, "partition": "100%"}), 4, 2);
     edit(&mut world, |wish| wish.image = 2);
@@ -64,7 +64,7 @@ fn a_partition_that_keeps_all_nodes_passes_no_step_and_lowered_lets_the_first_on
 }
 
 #[test]
-fn a_step_of_more_nodes_than_the_partition_leaves_waits_until_it_is_lowered() {
+fn a_step_beyond_the_partition_waits_until_it_is_lowered() {
     let steps = json!([{"nodes": 1, "soak": "2s"}, {"nodes": "50%", "soak": "2s"}]);
     let (mut world, mut operator) = at_rest(&json!({"steps": steps, "partition": 3}), 4, 2);
     edit(&mut world, |wish| wish.image = 2);
@@ -82,7 +82,7 @@ fn a_step_of_more_nodes_than_the_partition_leaves_waits_until_it_is_lowered() {
 }
 
 #[test]
-fn steps_are_not_passed_while_there_is_no_node_to_prove_them() {
+fn steps_are_not_passed_without_nodes_to_prove_them() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 1, "soak": "5s"}]}), 3, 3);
     let ingress = |world: &mut World, value: &str| {
         for node in ["n0", "n1", "n2"] {
@@ -113,7 +113,7 @@ fn serve(world: &World, image: u8) -> bool {
 }
 
 #[test]
-fn a_step_of_all_nodes_soaks_and_says_so_before_the_revision_is_the_last_that_all_ran() {
+fn a_step_of_all_nodes_soaks_before_it_is_passed() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": "100%", "soak": "400s"}]}), 2, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, |world| serve(world, 2)).unwrap();
@@ -131,7 +131,7 @@ fn a_step_of_all_nodes_soaks_and_says_so_before_the_revision_is_the_last_that_al
 }
 
 #[test]
-fn an_operator_that_sleeps_wakes_up_when_a_step_of_all_nodes_has_soaked() {
+fn a_sleeping_operator_wakes_when_the_last_step_has_soaked() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": "100%", "soak": "20s"}]}), 2, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.idle_until(&mut operator, 120, |world| serve(world, 2)).unwrap();
@@ -139,7 +139,7 @@ fn an_operator_that_sleeps_wakes_up_when_a_step_of_all_nodes_has_soaked() {
 }
 
 #[test]
-fn a_step_of_all_nodes_that_pauses_waits_for_promotion_and_says_so() {
+fn a_pausing_step_of_all_nodes_waits_for_promotion() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 2, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, |world| serve(world, 2)).unwrap();
@@ -154,7 +154,7 @@ fn a_step_of_all_nodes_that_pauses_waits_for_promotion_and_says_so() {
 }
 
 #[test]
-fn a_step_of_all_nodes_halts_when_containers_restart_too_often_and_goes_back() {
+fn too_many_restarts_roll_back_a_step_of_all_nodes() {
     let steps = json!({"steps": [{"nodes": "100%", "soak": "60s", "maxRestarts": 0}], "autoRollback": true});
     let (mut world, mut operator) = at_rest(&steps, 2, 2);
     edit(&mut world, |wish| wish.image = 2);
@@ -166,7 +166,7 @@ fn a_step_of_all_nodes_halts_when_containers_restart_too_often_and_goes_back() {
 }
 
 #[test]
-fn a_step_of_all_nodes_that_halted_is_not_passed_before_somebody_has_looked_at_it() {
+fn a_halted_step_of_all_nodes_waits_for_a_retry() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": "100%", "soak": "20s", "maxRestarts": 0}]}), 2, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, |world| serve(world, 2)).unwrap();
@@ -185,7 +185,7 @@ fn a_step_of_all_nodes_that_halted_is_not_passed_before_somebody_has_looked_at_i
 }
 
 #[test]
-fn a_last_node_whose_pods_fail_within_min_ready_seconds_brings_the_former_revision_back() {
+fn a_last_node_failing_within_min_ready_seconds_causes_rollback() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 60, "autoRollback": true}), 2, 1);
     edit(&mut world, |wish| (wish.image, wish.min_ready) = (2, 30));
     let ready = |world: &World| {
@@ -201,7 +201,7 @@ fn a_last_node_whose_pods_fail_within_min_ready_seconds_brings_the_former_revisi
 }
 
 #[test]
-fn a_revision_is_the_last_that_all_ran_once_the_last_node_is_attached_and_has_soaked() {
+fn a_revision_is_current_once_the_last_node_has_soaked() {
     let mut world = World::new(Wish { attach_soak: 15, ..Wish::new(Marks::Both, 1) }, 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 200, World::is_converged).unwrap();
@@ -216,7 +216,7 @@ fn a_revision_is_the_last_that_all_ran_once_the_last_node_is_attached_and_has_so
 }
 
 #[test]
-fn a_revision_that_a_partition_keeps_from_a_node_is_not_the_last_that_all_ran() {
+fn a_revision_that_a_partition_holds_back_is_not_current() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 3);
     edit(&mut world, |wish| (wish.image, wish.rollout) = (2, json!({"partition": 1})));
     let plan = seconds(&mut world, &mut operator, 60);
@@ -224,7 +224,7 @@ fn a_revision_that_a_partition_keeps_from_a_node_is_not_the_last_that_all_ran() 
 }
 
 #[test]
-fn a_revision_that_is_pinned_or_came_by_deletion_of_pods_is_the_last_that_all_ran_once_it_is_everywhere() {
+fn a_pinned_revision_is_current_once_it_is_everywhere() {
     let (mut world, mut operator) = at_rest(&Value::Null, 2, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
@@ -249,7 +249,7 @@ fn restart(world: &mut World, image: u8, times: i32) {
 }
 
 #[test]
-fn restarts_that_an_earlier_step_allowed_do_not_halt_the_next() {
+fn restarts_of_an_earlier_step_do_not_halt_the_next() {
     let steps = json!({"steps": [{"nodes": 1, "soak": "30s", "maxRestarts": 2}, {"nodes": 2, "soak": "30s", "maxRestarts": 0}]});
     let (mut world, mut operator) = at_rest(&steps, 4, 2);
     edit(&mut world, |wish| wish.image = 2);
@@ -280,7 +280,7 @@ fn restarts_before_a_rollout_count_in_none_of_its_steps() {
 }
 
 #[test]
-fn restarts_count_again_when_the_pod_that_had_those_of_an_earlier_step_was_made_anew() {
+fn restarts_count_from_zero_once_their_pod_is_replaced() {
     let steps = json!({"steps": [{"nodes": 1, "soak": "30s", "maxRestarts": 3}, {"nodes": 2, "soak": "90s", "maxRestarts": 1}]});
     let (mut world, mut operator) = at_rest(&steps, 4, 2);
     edit(&mut world, |wish| wish.image = 2);

@@ -24,7 +24,7 @@ fn ends_when_expected(world: &mut World, operator: &mut Operator, within: i64) {
 }
 
 #[test]
-fn a_node_past_its_deadline_fails_keeps_its_slot_and_halts_the_rollout() {
+fn a_node_past_its_deadline_fails_and_keeps_its_slot() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 5, 2);
     edit(&mut world, |wish| wish.image = 99);
     let plan = seconds(&mut world, &mut operator, 120);
@@ -48,7 +48,7 @@ fn a_node_past_its_deadline_fails_keeps_its_slot_and_halts_the_rollout() {
 }
 
 #[test]
-fn min_ready_seconds_that_change_reach_a_node_under_way_and_one_that_failed() {
+fn a_change_of_min_ready_seconds_reaches_granted_nodes() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 3, 1);
     edit(&mut world, |wish| wish.image = 99);
     for (min_ready, waited, failed) in [(300, 20, 0), (700, 5, 0), (5, 60, 1)] {
@@ -67,7 +67,7 @@ fn min_ready_seconds_that_change_reach_a_node_under_way_and_one_that_failed() {
 }
 
 #[test]
-fn the_clock_of_a_node_stands_still_while_paused_or_while_its_node_is_not_ready() {
+fn a_nodes_clock_stops_while_paused_or_not_ready() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 2, 1);
     edit(&mut world, |wish| wish.image = 99);
     world.run_until(&mut operator, 30, |world| on(world, 99) == 1).unwrap();
@@ -85,7 +85,7 @@ fn the_clock_of_a_node_stands_still_while_paused_or_while_its_node_is_not_ready(
 }
 
 #[test]
-fn a_rollout_that_finishes_no_node_within_its_deadline_says_so_and_time_that_stands_still_does_not_count() {
+fn a_rollout_past_its_progress_deadline_says_so() {
     let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40, "maxFailedNodes": 5}), 2, 1);
     edit(&mut world, |wish| {
         wish.image = 99;
@@ -102,7 +102,7 @@ fn a_rollout_that_finishes_no_node_within_its_deadline_says_so_and_time_that_sta
 }
 
 #[test]
-fn a_rollout_that_is_blocked_says_by_what_however_long_it_lasts() {
+fn a_blocked_rollout_names_the_cause_however_long_it_lasts() {
     let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40, "nodeDeadlineSeconds": 20}), 3, 1);
     edit(&mut world, |wish| wish.image = 99);
     let plan = seconds(&mut world, &mut operator, 300);
@@ -111,7 +111,7 @@ fn a_rollout_that_is_blocked_says_by_what_however_long_it_lasts() {
 }
 
 #[test]
-fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_is_over() {
+fn the_expected_end_follows_from_the_pace_so_far() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished == 3).unwrap();
@@ -120,7 +120,7 @@ fn the_expected_end_is_reckoned_from_the_pace_so_far_and_goes_when_the_rollout_i
 }
 
 #[test]
-fn an_expected_end_that_is_over_is_not_shown_and_is_taken_back_when_it_comes() {
+fn an_expected_end_that_has_passed_is_not_shown() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, |world| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished == 3).unwrap();
@@ -141,7 +141,7 @@ fn an_expected_end_that_is_over_is_not_shown_and_is_taken_back_when_it_comes() {
 }
 
 #[test]
-fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
+fn paused_time_does_not_count_for_the_expected_end() {
     let (mut world, mut operator) = at_rest(&Value::Null, 6, 1);
     edit(&mut world, |wish| wish.image = 2);
     let finished = |world: &World| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().finished;
@@ -154,7 +154,7 @@ fn time_that_stood_still_is_no_pace_of_which_the_expected_end_is_reckoned() {
 }
 
 #[test]
-fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_the_future() {
+fn no_pause_sets_the_progress_clock_to_the_future() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     let rollout = |world: &World| world.cluster.ledger().unwrap().rollout_state.clone().unwrap();
@@ -169,7 +169,7 @@ fn a_node_that_is_finished_while_paused_sets_the_clock_and_no_pause_sets_it_to_t
 }
 
 #[test]
-fn a_window_gates_the_start_of_nodes_alone_and_the_message_says_when_it_opens() {
+fn a_window_gates_only_the_start_of_node_updates() {
     // The world begins on 1970-01-12 at 13:46:40 UTC.
     let windows = json!({"windows": [{"schedule": "48 13 * * *", "duration": "1m", "timeZone": "Etc/UTC"}]});
     let (mut world, mut operator) = at_rest(&windows, 3, 1);
@@ -210,7 +210,7 @@ fn disturbed(after: usize, disturb: impl Fn(&mut World)) -> (i64, bool) {
 }
 
 #[test]
-fn neither_time_without_an_operator_nor_a_clock_that_is_set_condemns_a_revision_or_holds_a_node() {
+fn neither_absent_operators_nor_clock_steps_condemn_a_revision() {
     let (usual, _) = disturbed(1, |_| ());
     for after in (1..usize::try_from(usual).unwrap()).step_by(3) {
         for step in [700, -3600, 86_400] {
@@ -224,7 +224,7 @@ fn neither_time_without_an_operator_nor_a_clock_that_is_set_condemns_a_revision_
 }
 
 #[test]
-fn a_clock_that_is_set_forward_or_back_shortens_no_grace_period() {
+fn setting_the_clock_shortens_no_grace_period() {
     for step in [-3600, 5, 3600] {
         for after in 0..8 {
             let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
@@ -243,7 +243,7 @@ fn a_clock_that_is_set_forward_or_back_shortens_no_grace_period() {
 }
 
 #[test]
-fn short_lives_of_operators_add_up_to_a_grace_period_a_soak_and_a_deadline() {
+fn waiting_times_add_up_across_restarts_of_the_operator() {
     let rollout = |image| {
         let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 40, "provenAfterSeconds": 20}), 3, 1);
         edit(&mut world, |wish| wish.image = image);
@@ -262,7 +262,7 @@ fn short_lives_of_operators_add_up_to_a_grace_period_a_soak_and_a_deadline() {
 }
 
 #[test]
-fn the_progress_deadline_runs_while_nodes_wait_for_a_proof_that_does_not_come() {
+fn the_progress_deadline_runs_while_nodes_wait_for_proof() {
     let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60, "progressDeadlineSeconds": 120}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     // It falls never: no time without readiness is longer than that of a kubelet that starts anew.
@@ -280,7 +280,7 @@ fn the_progress_deadline_runs_while_nodes_wait_for_a_proof_that_does_not_come() 
 }
 
 #[test]
-fn a_clock_that_is_set_back_before_the_template_changes_is_no_order_to_update() {
+fn setting_the_clock_back_before_a_change_orders_no_update() {
     let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
@@ -299,7 +299,7 @@ fn a_clock_that_is_set_back_before_the_template_changes_is_no_order_to_update() 
 }
 
 #[test]
-fn a_clock_that_is_set_back_while_a_node_comes_back_from_a_drain_is_no_order_to_update() {
+fn setting_the_clock_back_after_a_drain_orders_no_update() {
     let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
@@ -318,7 +318,7 @@ fn a_clock_that_is_set_back_while_a_node_comes_back_from_a_drain_is_no_order_to_
 }
 
 #[test]
-fn nodes_that_leave_one_after_the_other_are_no_rollout_that_is_late() {
+fn nodes_leaving_one_by_one_do_not_stall_the_rollout() {
     let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 40}), 10, 1);
     world.change(|cluster| {
         for node in 0..8 {

@@ -71,7 +71,7 @@ fn pods_per_node_of_one_counts_as_unset_beside_replicas() {
 }
 
 #[test]
-fn every_spelling_of_the_pod_budget_is_read_and_two_values_are_refused() {
+fn every_spelling_of_the_pod_budget_is_read() {
     for spelling in ["maxUnavailablePodsPerNode", "maxUnavailablePodsPerNodes", "maxUnavaiablePodsPerNode"] {
         assert_eq!(settings(&rolling(json!({spelling: 2}))).max_unavailable_pods, Count::Number(2), "{spelling}");
     }
@@ -82,7 +82,7 @@ fn every_spelling_of_the_pod_budget_is_read_and_two_values_are_refused() {
 }
 
 #[test]
-fn every_spelling_of_a_budget_of_nodes_is_read_and_two_values_are_refused() {
+fn every_spelling_of_a_node_budget_is_read() {
     for spelling in ["maxUnavailableNodes", "maxUnavaiableNodes"] {
         let settings = settings(&rolling(json!({spelling: 2})));
         assert_eq!((settings.mode, settings.budget), (DisruptionMode::Detach, Count::Number(2)), "{spelling}");
@@ -100,7 +100,7 @@ fn every_spelling_of_a_budget_of_nodes_is_read_and_two_values_are_refused() {
 }
 
 #[test]
-fn one_health_port_or_a_list_but_not_two_different_ones() {
+fn a_health_port_must_not_contradict_its_alias_or_list() {
     let ports = |ports: Value| {
         let given = spec(|spec| spec.as_object_mut().unwrap().extend(ports.as_object().unwrap().clone()));
         resolve(&given).map(|settings| settings.ports).map_err(|problems| problems[0].reason)
@@ -121,7 +121,7 @@ fn one_health_port_or_a_list_but_not_two_different_ones() {
 }
 
 #[test]
-fn expressions_of_the_selector_are_accepted_and_a_remark_says_that_they_select_nothing() {
+fn selector_expressions_are_accepted_with_a_remark() {
     let settings = settings(&spec(|spec| {
         spec["selector"] =
             json!({"matchLabels": {"app": "edge"}, "matchExpressions": [{"key": "app", "operator": "In", "values": ["edge"]}]});
@@ -132,7 +132,7 @@ fn expressions_of_the_selector_are_accepted_and_a_remark_says_that_they_select_n
 }
 
 #[test]
-fn marks_are_not_used_for_updates_in_degrade_mode_and_a_remark_says_so() {
+fn degrade_mode_ignores_marks_with_a_remark() {
     let marks = json!({
         "annotateDeploymentToDetach": {}, "annotateNodeToDetach": {"key": "a/b"}, "waitForDetachmentByAnnotatedTimestamp": {"key": "a/c"},
     });
@@ -154,7 +154,7 @@ fn marks_are_not_used_for_updates_in_degrade_mode_and_a_remark_says_so() {
 }
 
 #[test]
-fn a_node_with_a_health_port_is_marked_for_it_whatever_marks_it_has_besides() {
+fn a_health_port_adds_its_own_mark_to_others() {
     let with = |ports: &[u16], strategy: Value| {
         settings(&spec(|spec| {
             spec["healthCheckNodePorts"] = json!(ports);
@@ -179,7 +179,7 @@ fn a_node_with_a_health_port_is_marked_for_it_whatever_marks_it_has_besides() {
 }
 
 #[test]
-fn with_both_budgets_nodes_are_detached_and_a_remark_says_so() {
+fn given_both_budgets_nodes_are_detached_with_a_remark() {
     let settings = settings(&rolling(json!({"maxUnavailableNodes": 2, "maxDegradedNodes": 1})));
     assert_eq!((settings.mode, settings.budget), (DisruptionMode::Detach, Count::Number(2)));
     assert_eq!(settings.warnings.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["ConflictingStrategy"]);
@@ -198,7 +198,7 @@ fn both_budgets_of_zero_are_refused() {
 }
 
 #[test]
-fn a_percentage_is_rounded_down_and_at_least_one_above_zero() {
+fn a_percentage_above_zero_rounds_down_to_at_least_one() {
     for (count, total, wanted) in [
         (Count::Percent(25), 10, 2),
         (Count::Percent(1), 10, 1),
@@ -215,7 +215,7 @@ fn a_percentage_is_rounded_down_and_at_least_one_above_zero() {
 }
 
 #[test]
-fn an_absent_value_is_an_empty_one_and_the_deployments_key_has_its_old_default() {
+fn an_absent_mark_value_is_read_as_empty() {
     let settings = settings(&rolling(
         json!({"maxUnavailableNodes": 1, "annotateDeploymentToDetach": {}, "annotateNodeToDetach": {"key": "a/b", "gracePeriodSeconds": 7}}),
     ));
@@ -226,7 +226,7 @@ fn an_absent_value_is_an_empty_one_and_the_deployments_key_has_its_old_default()
 }
 
 #[test]
-fn a_label_is_the_one_that_cloud_controllers_know_unless_another_is_given() {
+fn the_label_defaults_to_what_cloud_controllers_know() {
     let marked = |label: Value| settings(&rolling(json!({"maxUnavailableNodes": 1, "labelNodeToDetach": label})));
     let usual = marked(json!({"gracePeriodSeconds": 90}));
     let mark = usual.node_mark.clone().unwrap();
@@ -250,7 +250,7 @@ fn the_load_balancers_timing_gives_grace_and_soak() {
 }
 
 #[test]
-fn a_preset_gives_grace_and_soak_and_a_shorter_grace_is_remarked_upon() {
+fn a_preset_gives_grace_and_soak_unless_specified() {
     let with = |strategy: Value| {
         settings(&spec(|spec| {
             spec["loadBalancer"] = json!({"preset": "AwsNlbLbc"});

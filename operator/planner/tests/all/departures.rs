@@ -49,7 +49,7 @@ fn invalid(marks: Marks) -> (World, Operator) {
 }
 
 #[test]
-fn a_node_that_is_taken_away_is_detached_first_though_the_spec_is_not_valid() {
+fn a_departing_node_is_detached_first_despite_an_invalid_spec() {
     let departures: [fn(&mut World); 4] = [
         |world| taint(world, "n1", Some(names::CLUSTER_AUTOSCALER_TAINT)),
         |world| taint(world, "n1", Some(names::KARPENTER_TAINT)),
@@ -78,7 +78,7 @@ fn a_node_that_is_taken_away_is_detached_first_though_the_spec_is_not_valid() {
 }
 
 #[test]
-fn a_node_that_goes_silently_is_forgotten_though_the_spec_is_not_valid() {
+fn a_vanished_node_is_forgotten_despite_an_invalid_spec() {
     let (mut world, mut operator) = invalid(Marks::Token);
     world.audit.disturbed.insert("n1".to_owned());
     world.change(|cluster| {
@@ -91,7 +91,7 @@ fn a_node_that_goes_silently_is_forgotten_though_the_spec_is_not_valid() {
 }
 
 #[test]
-fn a_node_in_the_middle_of_its_update_is_drained_though_the_spec_ceased_to_be_valid() {
+fn a_node_under_update_is_drained_despite_an_invalid_spec() {
     for pods_changed in [false, true] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         edit(&mut world, |wish| wish.image = 99);
@@ -107,7 +107,7 @@ fn a_node_in_the_middle_of_its_update_is_drained_though_the_spec_ceased_to_be_va
 }
 
 #[test]
-fn a_node_whose_drain_is_called_off_serves_again_as_it_was_though_the_spec_is_not_valid() {
+fn a_cancelled_drain_restores_the_node_despite_an_invalid_spec() {
     for marks in [Marks::Token, Marks::Both, Marks::Degrade] {
         // While it is marked, and without pods.
         for after in [3, 40] {
@@ -127,7 +127,7 @@ fn a_node_whose_drain_is_called_off_serves_again_as_it_was_though_the_spec_is_no
 
 /// Somebody wiped the status, which says how many pods there were.
 #[test]
-fn a_node_whose_drain_is_called_off_waits_for_a_valid_spec_where_nothing_says_how_many_pods_it_had() {
+fn a_cancelled_drain_with_unknown_pod_count_awaits_valid_spec() {
     let (mut world, mut operator) = invalid(Marks::Token);
     taint(&mut world, "n1", Some(names::CLUSTER_AUTOSCALER_TAINT));
     seconds(&mut world, &mut operator, 40);
@@ -142,7 +142,7 @@ fn a_node_whose_drain_is_called_off_waits_for_a_valid_spec_where_nothing_says_ho
 }
 
 #[test]
-fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_is_taken_away() {
+fn a_node_given_up_after_detach_timeout_may_still_leave() {
     let leaves = |world: &mut World, node: &str, kind| match kind {
         GrantReason::Drain => taint(world, node, Some(names::CLUSTER_AUTOSCALER_TAINT)),
         _ => world.change(|cluster| cluster.edit_node(node, |node| node["metadata"]["labels"]["ingress"] = "false".into())),
@@ -169,7 +169,7 @@ fn a_node_that_was_given_up_after_a_detach_timeout_is_let_go_when_it_leaves_or_i
 }
 
 #[test]
-fn a_drain_that_lasts_blocks_the_rollout_says_what_to_do_and_stops_the_clock() {
+fn a_long_drain_blocks_the_rollout_and_stops_the_clock() {
     let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 60}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
@@ -204,7 +204,7 @@ fn a_drain_that_lasts_blocks_the_rollout_says_what_to_do_and_stops_the_clock() {
 }
 
 #[test]
-fn a_drain_that_lasts_blocks_nothing_while_other_nodes_go_on_beside_it() {
+fn a_long_drain_does_not_block_while_other_nodes_proceed() {
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
     taint(&mut world, "n1", Some(names::KARPENTER_TAINT));
     seconds(&mut world, &mut operator, 40);
@@ -218,7 +218,7 @@ fn a_drain_that_lasts_blocks_nothing_while_other_nodes_go_on_beside_it() {
 }
 
 #[test]
-fn a_node_whose_pods_can_no_longer_be_seen_to_end_or_that_its_finalizers_keep_has_done_its_part() {
+fn a_drained_node_kept_by_finalizers_blocks_despite_its_pods() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     delete_node(&mut world, "n1");
     world.run_until(&mut operator, 40, |world| world.cluster.deployments["edge-n1"]["spec"]["replicas"] == 0).unwrap();
@@ -235,7 +235,7 @@ fn a_node_whose_pods_can_no_longer_be_seen_to_end_or_that_its_finalizers_keep_ha
 }
 
 #[test]
-fn what_people_or_a_window_hold_back_is_named_before_a_drain_that_lasts() {
+fn a_closed_window_is_named_before_a_long_drain() {
     let never = json!({"windows": [{"schedule": "0 0 1 7 *", "duration": "1m", "timeZone": "Etc/UTC"}]});
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 2);
     taint(&mut world, "n1", Some(names::KARPENTER_TAINT));
@@ -247,7 +247,7 @@ fn what_people_or_a_window_hold_back_is_named_before_a_drain_that_lasts() {
 }
 
 #[test]
-fn a_node_that_is_made_again_under_its_grant_is_granted_anew() {
+fn a_node_remade_under_its_grant_is_granted_anew() {
     let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
     edit(&mut world, |wish| wish.image = 2);
     seconds(&mut world, &mut operator, 3);
@@ -266,7 +266,7 @@ fn a_node_that_is_made_again_under_its_grant_is_granted_anew() {
 }
 
 #[test]
-fn a_new_deployment_begins_to_serve_only_as_it_was_seen_complete() {
+fn the_first_close_of_a_deployment_tests_its_generation() {
     let (mut world, mut operator) = at_rest(&Value::Null, 1, 1);
     world.change(|cluster| cluster.join("n9"));
     let first_close = (0..60).find_map(|_| {

@@ -53,7 +53,7 @@ fn blocked(plan: &Plan) -> Option<(&str, &str)> {
 }
 
 #[test]
-fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollout_goes_back() {
+fn a_canary_that_stops_serving_causes_a_rollback() {
     let rollout = json!({"nodeDeadlineSeconds": 30, "autoRollback": true, "steps": [{"nodes": 1, "soak": "300s"}]});
     let (mut world, mut operator, canary) = soaking(&rollout);
     ready_pods(&mut world, 2, false);
@@ -64,7 +64,7 @@ fn a_canary_that_does_not_serve_any_more_blocks_by_name_then_fails_and_the_rollo
 }
 
 #[test]
-fn a_canary_that_failed_after_it_was_attached_halts_the_rollout_until_it_serves_again_or_somebody_asks() {
+fn a_failed_canary_halts_until_it_serves_or_is_retried() {
     let rollout = json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "40s"}]});
     let (mut world, mut operator, canary) = soaking(&rollout);
     ready_pods(&mut world, 2, false);
@@ -81,7 +81,7 @@ fn a_canary_that_failed_after_it_was_attached_halts_the_rollout_until_it_serves_
 }
 
 #[test]
-fn a_pause_stops_the_time_of_a_node_that_does_not_serve_any_more() {
+fn a_pause_stops_the_clock_of_an_unready_canary() {
     let (mut world, mut operator, canary) = soaking(&json!({"nodeDeadlineSeconds": 30, "steps": [{"nodes": 1, "soak": "300s"}]}));
     ready_pods(&mut world, 2, false);
     seconds(&mut world, &mut operator, 20);
@@ -95,7 +95,7 @@ fn a_pause_stops_the_time_of_a_node_that_does_not_serve_any_more() {
 }
 
 #[test]
-fn a_node_that_breaks_after_the_rollout_is_over_blocks_by_name_and_fails_nothing() {
+fn a_node_that_breaks_after_the_rollout_fails_nothing() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 200, World::is_converged).unwrap();
@@ -108,7 +108,7 @@ fn a_node_that_breaks_after_the_rollout_is_over_blocks_by_name_and_fails_nothing
 }
 
 #[test]
-fn failures_that_hold_all_places_halt_and_go_back_though_more_are_allowed() {
+fn failures_that_hold_all_slots_halt_and_roll_back() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 2, "autoRollback": true}), 4, 1);
     edit(&mut world, |wish| wish.image = 99);
     let plan = seconds(&mut world, &mut operator, 120);
@@ -127,7 +127,7 @@ fn given_up(wish: Wish, nodes: usize) -> (World, Operator, Plan) {
 }
 
 #[test]
-fn a_detacher_that_is_silent_halts_a_rollout_and_condemns_no_revision() {
+fn a_silent_detacher_halts_without_condemning_the_revision() {
     let rollout = json!({"autoRollback": true});
     let (mut world, mut operator, plan) = given_up(Wish { rollout, ..Wish::new(Marks::Timestamp, 1) }, 3);
     assert_eq!((condition(&plan, "RolledBack"), failed(&world).len()), (None, 1));
@@ -208,7 +208,7 @@ fn ready_reconciling_and_stalled_follow_a_rollout() {
 }
 
 #[test]
-fn a_spec_that_is_not_valid_holds_only_the_nodes_that_it_wants_otherwise_by_either_name() {
+fn an_invalid_spec_holds_only_nodes_that_would_change() {
     let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
     let mut held = |pods: i32, alias: Option<i32>| {
         world.change(|cluster| {
@@ -226,7 +226,7 @@ fn a_spec_that_is_not_valid_holds_only_the_nodes_that_it_wants_otherwise_by_eith
 }
 
 #[test]
-fn a_step_of_all_nodes_is_passed_though_nodes_join_all_the_time() {
+fn a_step_of_all_nodes_passes_despite_joining_nodes() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": "100%", "soak": "60s"}]}), 3, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 120, |world| on(world, 2) == 3).unwrap();
@@ -238,7 +238,7 @@ fn a_step_of_all_nodes_is_passed_though_nodes_join_all_the_time() {
 }
 
 #[test]
-fn a_step_takes_nodes_of_every_zone_or_first_all_of_one() {
+fn zone_settings_decide_which_nodes_a_step_takes() {
     for (zones, of_each) in [(Zones::OneEach, [1, 1]), (Zones::OneAtATime, [2, 0])] {
         let rollout = json!({"steps": [{"nodes": 2, "pause": true}]});
         let mut world = World::new(Wish { zones, rollout, ..Wish::new(Marks::Token, 2) }, 4);
@@ -278,7 +278,7 @@ fn no_clock_runs_while_the_spec_is_not_valid() {
 }
 
 #[test]
-fn a_node_that_was_never_used_and_is_removed_takes_no_slot_and_blocks_nothing() {
+fn an_unused_node_that_is_removed_blocks_nothing() {
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 1);
     world.change(|cluster| {
         cluster.join("n4");
@@ -293,7 +293,7 @@ fn a_node_that_was_never_used_and_is_removed_takes_no_slot_and_blocks_nothing() 
 }
 
 #[test]
-fn too_many_restarts_are_those_of_the_node_that_had_them_since_the_step_began() {
+fn too_many_restarts_fail_only_the_node_that_had_them() {
     let steps = json!({"steps": [{"nodes": 1, "soak": "30s", "maxRestarts": 5}, {"nodes": 2, "soak": "60s", "maxRestarts": 0}]});
     let (mut world, mut operator) = at_rest(&steps, 4, 2);
     edit(&mut world, |wish| wish.image = 2);
@@ -331,7 +331,7 @@ fn restarts_before_somebody_added_the_steps_do_not_count() {
 }
 
 #[test]
-fn pods_that_are_ready_and_too_young_say_so_and_a_node_that_is_held_back_says_that() {
+fn min_ready_seconds_and_partition_are_named_as_reasons() {
     let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
     edit(&mut world, |wish| wish.min_ready = 500);
     let plan = seconds(&mut world, &mut operator, 5);
@@ -347,7 +347,7 @@ fn broken(world: &mut World, node: &str) {
 }
 
 #[test]
-fn a_node_that_was_out_before_its_update_keeps_its_slot_and_condemns_no_revision() {
+fn a_node_out_before_its_update_condemns_no_revision() {
     for budget in [1, 2] {
         let rollout = json!({"provenAfterSeconds": 30, "nodeDeadlineSeconds": 20, "autoRollback": true});
         let (mut world, mut operator) = at_rest(&rollout, 4, budget);
@@ -386,7 +386,7 @@ fn release(world: &mut World) -> String {
 }
 
 #[test]
-fn a_node_whose_slot_was_freed_proves_the_revision_once_it_serves() {
+fn a_serving_node_proves_the_revision_despite_its_freed_slot() {
     let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 30}), 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
@@ -423,7 +423,7 @@ fn halted_and_released() -> (World, Operator, String) {
 }
 
 #[test]
-fn a_failed_node_whose_slot_is_freed_halts_no_rollout_any_more() {
+fn a_failed_node_with_freed_slot_no_longer_halts_rollouts() {
     let (mut world, mut operator, _) = halted_and_released();
     world.run_until(&mut operator, 120, |world| on(world, 2) == 4).unwrap();
     let plan = seconds(&mut world, &mut operator, 10);
@@ -431,7 +431,7 @@ fn a_failed_node_whose_slot_is_freed_halts_no_rollout_any_more() {
 }
 
 #[test]
-fn a_failed_node_whose_slot_is_freed_halts_no_rollout_when_it_goes() {
+fn removing_a_failed_node_without_slot_halts_no_rollout() {
     let (mut world, mut operator, node) = halted_and_released();
     seconds(&mut world, &mut operator, 1);
     world.change(|cluster| cluster.leave(&node));
@@ -440,7 +440,7 @@ fn a_failed_node_whose_slot_is_freed_halts_no_rollout_when_it_goes() {
 }
 
 #[test]
-fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
+fn a_retry_annotation_detaches_a_given_up_node_again() {
     let (mut world, mut operator, plan) = given_up(Wish::new(Marks::Timestamp, 1), 3);
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
     // It keeps its slot, but nothing is under way.
@@ -453,7 +453,7 @@ fn a_node_that_was_given_up_is_detached_again_when_a_person_asks() {
 
 /// One node of two may fail, and the other has the revision, which is proved as if nothing were wrong.
 #[test]
-fn a_rollout_goes_on_beside_a_node_that_was_given_up() {
+fn a_rollout_goes_on_beside_a_given_up_node() {
     let rollout = json!({"provenAfterSeconds": 60, "maxFailedNodes": 2, "partition": 3});
     let mut world = World::new(Wish { on_timeout: "Abort", rollout, ..Wish::new(Marks::Timestamp, 2) }, 4);
     let mut operator = Operator::default();
@@ -471,7 +471,7 @@ fn a_rollout_goes_on_beside_a_node_that_was_given_up() {
 
 /// No other node waits, by which the rollout would say that it has halted.
 #[test]
-fn the_last_node_that_was_given_up_is_not_under_way_also_while_paused() {
+fn progressing_is_false_once_the_last_node_is_given_up() {
     let (mut world, mut operator, plan) = given_up(Wish::new(Marks::Timestamp, 1), 1);
     assert_eq!(condition(&plan, "Progressing"), Some(("False", "DetachAborted")));
     assert_eq!(condition(&plan, "Stalled"), Some(("True", "DetachAborted")));
@@ -480,7 +480,7 @@ fn the_last_node_that_was_given_up_is_not_under_way_also_while_paused() {
 }
 
 #[test]
-fn a_node_whose_slot_was_freed_before_its_update_waits_for_a_person_while_the_others_go_on() {
+fn a_node_whose_slot_is_freed_before_update_awaits_retry() {
     let (mut world, mut operator, _) = given_up(Wish::new(Marks::Timestamp, 1), 3);
     let node = release(&mut world);
     assert_eq!(failed(&world), [node.as_str()]);
@@ -493,7 +493,7 @@ fn a_node_whose_slot_was_freed_before_its_update_waits_for_a_person_while_the_ot
 }
 
 #[test]
-fn nodes_that_leave_do_not_hide_that_a_first_revision_comes_up_nowhere() {
+fn departing_nodes_do_not_hide_a_stalled_first_revision() {
     let rollout = json!({"progressDeadlineSeconds": 60});
     let mut world = World::new(Wish { image: 99, rollout, ..Wish::new(Marks::Token, 1) }, 8);
     let mut operator = Operator::default();
@@ -512,7 +512,7 @@ fn only_a_window_that_opens_ends_a_wait_by_itself() {
 }
 
 #[test]
-fn what_the_api_server_refuses_of_one_object_of_a_node_holds_that_object_alone() {
+fn an_api_server_refusal_holds_only_the_refused_object() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Both, 1), 2);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     let writes = |plan: &Plan, object| {
@@ -559,7 +559,7 @@ fn what_the_api_server_refuses_of_one_object_of_a_node_holds_that_object_alone()
 }
 
 #[test]
-fn nodes_that_leave_one_after_the_other_beside_a_drained_one_are_not_late() {
+fn successive_departures_beside_a_drain_are_not_late() {
     let (mut world, mut operator) = at_rest(&json!({"progressDeadlineSeconds": 60}), 8, 2);
     let taints = json!([{"key": names::KARPENTER_TAINT, "effect": "NoSchedule"}]);
     world.change(|cluster| cluster.edit_node("n7", |node| node["spec"]["taints"] = taints));
@@ -572,7 +572,7 @@ fn nodes_that_leave_one_after_the_other_beside_a_drained_one_are_not_late() {
 }
 
 #[test]
-fn a_machine_that_takes_the_name_of_one_whose_slot_was_freed_is_updated() {
+fn a_namesake_of_a_node_with_freed_slot_is_updated() {
     let (mut world, mut operator, node) = halted_and_released();
     seconds(&mut world, &mut operator, 1);
     world.change(|cluster| {

@@ -42,7 +42,7 @@ fn guided() -> Vec<(String, Value)> {
 
 /// Two programs that do not share a port would meet on it: the new one fails to bind while the old one still ends.
 #[test]
-fn an_example_with_one_pod_on_the_network_of_its_node_declares_the_port() {
+fn examples_with_one_host_network_pod_declare_the_port() {
     let mut seen = 0;
     for (place, example) in guided() {
         let (spec, pod) = (&example["spec"], &example["spec"]["template"]["spec"]);
@@ -106,7 +106,7 @@ fn declared(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_takes_without_a_remark() {
+fn every_example_is_a_complete_valid_resource_without_warnings() {
     let (first, schema) = (examples(&file("README.md")), schema());
     assert_eq!(first.len(), 1, "README shows one resource");
     let first = first.into_iter().map(|(line, example)| (format!("README.md:{line}"), example));
@@ -126,7 +126,7 @@ fn every_example_is_a_whole_resource_that_the_schema_knows_and_the_operator_take
 
 /// The edit of README's example that the tutorial asks for, and the figures that it names.
 #[test]
-fn the_tutorials_edit_for_a_network_load_balancer_of_aws_has_its_figures() {
+fn the_aws_edit_of_the_tutorial_yields_its_stated_figures() {
     let text = file("docs/tutorial.md").replace('\n', " ");
     let edit =
         "set `loadBalancer: {preset: AwsNlbLbc}` below `spec`, write `annotateDeploymentToDetach: {}`, and remove `attachSoakSeconds`";
@@ -179,7 +179,7 @@ fn quoted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
+fn every_reason_in_the_failure_tables_exists_for_nodes() {
     let reason = file("operator/planner/src/reason/mod.rs");
     let mut words = 0;
     for (path, head) in [("docs/failures.md", "reason"), ("docs/operations.md", "reason of a node")] {
@@ -192,7 +192,7 @@ fn every_reason_in_the_tables_of_failures_is_one_that_nodes_have() {
 }
 
 #[test]
-fn every_reason_that_a_node_can_have_is_explained_where_people_look_for_it() {
+fn every_reason_of_a_node_is_explained_in_docs() {
     let reason = file("operator/planner/src/reason/mod.rs");
     let (_, reasons) = reason.split_once("pub fn word(&self)").unwrap();
     let (reasons, _) = reasons.split_once("pub fn message(&self)").unwrap();
@@ -233,7 +233,7 @@ fn annotations_for_people_are_spelled_as_the_operator_reads_them() {
 }
 
 #[test]
-fn the_taints_by_which_nodes_go_are_those_that_the_operator_looks_for() {
+fn documented_departure_taints_match_those_of_the_operator() {
     let rows = column(&guide(), "taint");
     let told: BTreeSet<&str> = rows.iter().flat_map(|row| quoted(row)).collect();
     assert_eq!(told, BTreeSet::from(names::DEPARTURE_TAINTS));
@@ -279,7 +279,7 @@ fn every_event_of_a_node_is_explained() {
 }
 
 #[test]
-fn the_figures_of_presets_are_those_that_the_operator_goes_by() {
+fn documented_preset_figures_match_those_of_the_operator() {
     let text = file("docs/operations.md");
     let (_, text) = text.split_once("## Detach and attach timing").unwrap();
     let shown: Vec<Vec<String>> =
@@ -305,7 +305,7 @@ fn the_figures_of_presets_are_those_that_the_operator_goes_by() {
 }
 
 #[test]
-fn the_examples_of_the_guide_to_pod_readiness_have_no_field_that_the_definition_does_not_know_and_say_every_source() {
+fn pod_readiness_examples_use_only_fields_of_the_schema() {
     let text = file("docs/pod-readiness.md");
     let schema = manifest::pod_readiness_gate()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone();
     let gates: Vec<_> = examples(&text).into_iter().filter(|(_, example)| example["kind"] == "PodReadinessGate").collect();

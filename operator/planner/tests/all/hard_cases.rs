@@ -61,7 +61,7 @@ pub fn run(world: &mut World, operator: &mut Operator, seconds: usize) -> Plan {
 
 /// A pod sandbox is made anew: its three containers start one after the other, once.
 #[test]
-fn one_event_that_starts_all_containers_of_a_pod_anew_is_one_fall() {
+fn a_pod_sandbox_restart_counts_as_one_fall() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 3, 1, 1);
     for second in 0..4 {
         world.change(|cluster| {
@@ -81,7 +81,7 @@ fn one_event_that_starts_all_containers_of_a_pod_anew_is_one_fall() {
 /// The disk of a node is full for a minute, whoever has filled it: its kubelet evicts one pod, and refuses at admission all that are made
 /// in its place (phase Failed, reason Evicted, no container was ever started).
 #[test]
-fn pods_that_a_kubelet_refuses_for_the_pressure_of_one_event_are_one_fall() {
+fn pods_refused_under_node_pressure_cause_no_rollback() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
     let mut plan = None;
     for second in 0..60 {
@@ -117,7 +117,7 @@ fn a_garbled_proof_in_the_ledger_ends_no_operator() {
 
 /// A pod that was deleted takes long to come up, once, so that the node is out for longer than its deadline. Then all is well.
 #[test]
-fn a_node_that_was_out_and_serves_again_is_good_after_sixty_seconds_and_nothing_is_written_every_second() {
+fn a_recovered_node_is_good_after_sixty_seconds() {
     let (mut world, mut operator, at) = with_updated(&json!({"nodeDeadlineSeconds": 40}), 3, 1, 1);
     world.change(|cluster| {
         let pod = pods_of(cluster, &at[0]).next().unwrap().name.clone();
@@ -142,7 +142,7 @@ fn a_node_that_was_out_and_serves_again_is_good_after_sixty_seconds_and_nothing_
 
 /// Budget 3: a machine dies for good, or is drained, or is taken out by somebody, while the revision is being proved.
 #[test]
-fn one_node_that_is_out_for_a_reason_of_its_own_does_not_keep_a_revision_from_being_proved() {
+fn one_dead_or_drained_node_does_not_prevent_proof() {
     type Way = fn(&mut World, &str);
     let ways: [(&str, Way); 3] = [
         ("dead", |world, node| node_is_ready(world, node, false)),
@@ -170,7 +170,7 @@ fn one_node_that_is_out_for_a_reason_of_its_own_does_not_keep_a_revision_from_be
 // --- a failure is forgotten, or the way back is late ---
 
 #[test]
-fn two_nodes_that_are_dead_for_days_are_no_common_trouble() {
+fn two_long_dead_nodes_do_not_excuse_a_flapping_revision() {
     let mut said = Vec::new();
     for dead in [0, 2] {
         let (mut world, mut operator) = proving(&rolls_back(), 5, 1);
@@ -188,7 +188,7 @@ fn two_nodes_that_are_dead_for_days_are_no_common_trouble() {
 
 /// The same with nodes that the budget bears, at the end of a rollout: what is left are the dead.
 #[test]
-fn at_the_end_of_a_rollout_dead_nodes_do_not_excuse_what_flaps() {
+fn dead_nodes_do_not_excuse_flaps_late_in_a_rollout() {
     let (mut world, mut operator) = proving(&rolls_back(), 8, 3);
     for node in ["n6", "n7"] {
         node_is_ready(&mut world, node, false);
@@ -203,7 +203,7 @@ fn at_the_end_of_a_rollout_dead_nodes_do_not_excuse_what_flaps() {
 
 /// Its pods have a readiness gate of a load balancer, which takes the node for bad as soon as it has fallen once.
 #[test]
-fn a_container_that_ends_again_and_again_falls_though_a_gate_of_somebody_else_is_not_met() {
+fn a_repeatedly_crashing_container_falls_despite_an_unmet_foreign_gate() {
     let (mut world, mut operator) = proving(&rolls_back(), 4, 1);
     let bad = world.cluster.wish.revision_of(2);
     let outcome = release(&mut world, &mut operator, 400, |world, _| {
@@ -250,7 +250,7 @@ fn restart(world: &mut World, node: &str) {
 
 /// It restarts three times, and is ready at every look.
 #[test]
-fn a_suspect_that_serves_makes_way_for_the_way_back_at_once() {
+fn a_serving_suspect_does_not_delay_the_rollback() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
     for _ in 0..3 {
         restart(&mut world, &at[0]);
@@ -275,7 +275,7 @@ fn a_pause_forgives_no_fall() {
 
 /// One fall fails a node, and its pods serve again at once.
 #[test]
-fn a_node_that_failed_by_its_only_fall_is_named_until_that_is_forgotten() {
+fn a_node_failed_by_its_only_fall_remains_named() {
     let (mut world, mut operator, at) = with_updated(&json!({"maxFlaps": 1, "partition": 2}), 4, 1, 1);
     world.change(|cluster| {
         let soon = cluster.now + 2;
@@ -304,7 +304,7 @@ fn looks_less_than(most: usize, world: &mut World, operator: &mut Operator, seco
 }
 
 #[test]
-fn a_node_that_fell_once_and_is_suspect_no_more_is_not_looked_at_every_second() {
+fn a_former_suspect_is_not_looked_at_every_second() {
     let (mut world, mut operator, at) = with_updated(&json!({"partition": "75%"}), 4, 1, 1);
     run(&mut world, &mut operator, 100);
     world.change(|cluster| {
@@ -318,7 +318,7 @@ fn a_node_that_fell_once_and_is_suspect_no_more_is_not_looked_at_every_second() 
 }
 
 #[test]
-fn a_node_that_failed_and_stays_out_is_not_looked_at_every_second() {
+fn failed_unready_nodes_are_not_looked_at_every_second() {
     let (mut world, mut operator, at) = with_updated(&json!({"nodeDeadlineSeconds": 60}), 4, 1, 1);
     world.change(|cluster| pods_of(cluster, &at[0]).for_each(|pod| pod.ready_at = i64::MAX));
     run(&mut world, &mut operator, 400);
@@ -327,7 +327,7 @@ fn a_node_that_failed_and_stays_out_is_not_looked_at_every_second() {
 
 /// The same for a machine that is dead for good.
 #[test]
-fn a_node_that_is_dead_is_not_looked_at_every_second() {
+fn a_dead_node_is_not_looked_at_every_second() {
     let (mut world, mut operator, at) = with_updated(&json!({"partition": "75%"}), 4, 1, 1);
     run(&mut world, &mut operator, 100);
     node_is_ready(&mut world, &at[0], false);
@@ -337,7 +337,7 @@ fn a_node_that_is_dead_is_not_looked_at_every_second() {
 
 /// All nodes run it. A pod of one falls three times, so that it has failed there. That node goes, and is not replaced.
 #[test]
-fn a_revision_that_failed_on_a_node_that_left_is_not_that_of_all_nodes() {
+fn a_revision_failed_on_a_departed_node_is_not_current() {
     let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 4);
     for _ in 0..3 {
         world.change(|cluster| {
@@ -365,7 +365,7 @@ fn a_revision_that_failed_on_a_node_that_left_is_not_that_of_all_nodes() {
 
 /// A person takes the node on which it failed out of the pool for a while.
 #[test]
-fn a_failure_is_not_forgotten_when_its_node_is_taken_out_of_the_pool_and_put_back() {
+fn a_failure_survives_removal_and_return_of_its_node() {
     let (mut world, mut operator) = proving(&json!({}), 5, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: true };
     let outcome = release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));

@@ -74,7 +74,7 @@ fn one_ends_first() -> Value {
 }
 
 #[test]
-fn the_daemon_set_of_a_port_is_named_after_resource_and_port() {
+fn daemon_sets_are_named_after_their_resource_and_port() {
     let snapshot = snapshot();
     let body = written(&decide(&snapshot)).unwrap();
     assert_eq!(
@@ -113,7 +113,7 @@ fn expect_two_steps(snapshot: &mut Snapshot) {
 }
 
 #[test]
-fn health_checkers_from_before_hand_overs_end_before_new_ones_start() {
+fn health_checkers_without_hand_over_end_before_new_ones_start() {
     let mut snapshot = snapshot();
     let mut old = written(&decide(&snapshot)).unwrap();
     old["spec"]["updateStrategy"]["rollingUpdate"] = one_ends_first();
@@ -124,7 +124,7 @@ fn health_checkers_from_before_hand_overs_end_before_new_ones_start() {
 }
 
 #[test]
-fn a_lost_node_keeps_new_health_checkers_from_no_other_node() {
+fn a_lost_node_does_not_block_health_checkers_elsewhere() {
     let mut snapshot = snapshot();
     let first = written(&decide(&snapshot)).unwrap();
     let node = NodeFacts::clone(snapshot.nodes.values().next().unwrap());
@@ -205,7 +205,7 @@ fn old_port_goes(snapshot: &Snapshot, counts: [i32; 3]) -> bool {
 }
 
 #[test]
-fn a_health_port_stops_only_once_the_new_one_serves_on_each_node_whose_kubelet_speaks() {
+fn a_health_port_stays_until_reachable_nodes_serve_its_successor() {
     let silent = |node: &mut NodeFacts| (node.ready, node.silent) = (false, true);
     let unreachable = |node: &mut NodeFacts| {
         silent(node);
@@ -236,7 +236,7 @@ fn variables(body: &Value, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn health_checkers_of_a_resource_know_one_another_by_a_key_that_is_made_once_and_before_them() {
+fn health_checkers_of_a_resource_share_one_key() {
     let mut snapshot = snapshot();
     let secrets = |plan: &Plan| {
         let made = |action: &Action| match action {
@@ -263,7 +263,7 @@ fn health_checkers_of_a_resource_know_one_another_by_a_key_that_is_made_once_and
 }
 
 #[test]
-fn health_checkers_take_the_port_from_those_of_a_release_without_keys_once_and_without_a_gap() {
+fn health_checkers_take_over_from_keyless_ones_without_a_gap() {
     let mut snapshot = snapshot();
     let mut old = written(&decide(&snapshot)).unwrap();
     assert_eq!(variables(&old, "TAKE_UNPROVED"), [Value::Null; 0]);
@@ -284,7 +284,7 @@ fn health_checkers_take_the_port_from_those_of_a_release_without_keys_once_and_w
 }
 
 #[test]
-fn health_checkers_have_the_class_secrets_and_tolerations_of_the_spec() {
+fn class_secrets_and_tolerations_of_health_checkers_come_from_spec() {
     let pod = |checker: Value| written(&decide(&with_account(checker))).unwrap()["spec"]["template"]["spec"].clone();
     let fields = |pod: &Value| ["priorityClassName", "imagePullSecrets", "tolerations"].map(|field| pod[field].clone());
     let all = json!([{"key": "", "operator": "Exists", "value": "", "effect": "", "tolerationSeconds": null}]);
@@ -316,7 +316,7 @@ fn health_checkers_at_another_address_end_before_new_ones_start() {
 }
 
 #[test]
-fn a_port_that_somebody_else_has_on_a_node_is_a_condition_while_it_lasts() {
+fn a_health_port_conflict_is_reported_while_it_lasts() {
     let mut snapshot = snapshot();
     let condition = |snapshot: &Snapshot| {
         let conditions = decide(snapshot).status.conditions;
@@ -331,7 +331,7 @@ fn a_port_that_somebody_else_has_on_a_node_is_a_condition_while_it_lasts() {
 }
 
 #[test]
-fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_nothing() {
+fn a_service_on_a_served_health_port_holds_nothing() {
     let mut snapshot = snapshot();
     let conditions = |snapshot: &mut Snapshot| std::mem::take(&mut snapshot.resource.status.as_mut().unwrap().conditions);
     let accepted = conditions(&mut snapshot);
@@ -370,7 +370,7 @@ fn a_service_that_takes_a_health_port_that_is_served_is_a_condition_and_holds_no
 }
 
 #[test]
-fn a_health_port_belongs_to_the_resource_that_serves_it_else_to_the_older_one() {
+fn health_ports_belong_to_the_serving_or_older_resource() {
     let mut snapshot = snapshot();
     let accepted = std::mem::take(&mut snapshot.resource.status.as_mut().unwrap().conditions);
     let valid = |snapshot: &Snapshot| {
@@ -480,7 +480,7 @@ fn account_of(body: &Value) -> &str {
 }
 
 #[test]
-fn only_an_account_of_the_operators_own_gets_rights_from_it() {
+fn the_operator_gives_rights_only_to_its_own_account() {
     let own = format!("health-checker-{UID8}");
     // With the original's image neither the image nor its account is used.
     for checker in [json!({}), json!({"image": "mumoshu/ingress-daemonset-controller:latest", "serviceAccountName": "default"})] {
@@ -506,7 +506,7 @@ fn revoked(plan: &Plan) -> usize {
 }
 
 #[test]
-fn where_nodes_may_not_be_read_health_checkers_neither_watch_theirs_nor_get_the_right_to() {
+fn health_checkers_watch_no_nodes_where_reading_is_forbidden() {
     let plan = decide(&without_nodes(json!({})));
     assert_eq!(accounts(&plan).iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["account", "in the namespace"]);
     assert_eq!(variables(&written(&plan).unwrap(), "WATCH_NODE"), [json!("false")]);
@@ -519,7 +519,7 @@ fn where_nodes_may_not_be_read_health_checkers_neither_watch_theirs_nor_get_the_
 }
 
 #[test]
-fn the_right_to_read_nodes_is_taken_from_health_checkers_once_none_needs_it() {
+fn the_right_to_read_nodes_is_removed_once_unneeded() {
     let former = written(&decide(&with_account(json!({})))).unwrap();
     let mut snapshot = without_nodes(json!({}));
     store(&mut snapshot, &former, true);
@@ -545,7 +545,7 @@ fn the_right_to_read_nodes_is_taken_from_health_checkers_once_none_needs_it() {
 }
 
 #[test]
-fn nobody_keeps_the_right_to_read_nodes_by_what_holds_health_checkers_up() {
+fn stuck_health_checkers_lose_node_rights_after_a_deadline() {
     let named = json!({"serviceAccountName": "nosuch"});
     let lacking = Snapshot { account_lacks: vec!["list pods".into()], ..without_nodes(named) };
     let mut refused = without_nodes(json!({}));
@@ -573,7 +573,7 @@ fn nobody_keeps_the_right_to_read_nodes_by_what_holds_health_checkers_up() {
 }
 
 #[test]
-fn health_checkers_whose_account_lacks_a_right_stay_as_they_are_and_the_condition_says_which() {
+fn health_checkers_stay_unchanged_while_their_account_lacks_rights() {
     let mut snapshot = with_account(json!({"serviceAccountName": "checker"}));
     snapshot.account_lacks = vec!["list nodes".into(), "watch deployments.apps".into()];
     let plan = decide(&snapshot);
@@ -595,7 +595,7 @@ fn health_checkers_whose_account_lacks_a_right_stay_as_they_are_and_the_conditio
 }
 
 #[test]
-fn health_checkers_that_the_api_server_refuses_are_tried_again_later_and_the_condition_says_why() {
+fn refused_health_checkers_are_retried_later_and_reported() {
     let mut snapshot = snapshot();
     let condition = |plan: &Plan| {
         let said = plan.status.conditions.iter().find(|condition| condition.type_ == "HealthCheckersReady").unwrap();

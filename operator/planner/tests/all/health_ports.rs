@@ -34,7 +34,7 @@ fn message(plan: &Plan, node: &str) -> String {
 const ALL: [&str; 3] = ["n0", "n1", "n2"];
 
 #[test]
-fn no_pod_is_touched_while_a_health_port_is_silent_and_the_resource_says_why() {
+fn pods_stay_untouched_while_a_health_port_is_silent() {
     for marks in [Marks::Token, Marks::Deployment, Marks::Both, Marks::Timestamp] {
         let mut world = World::new(Wish::new(marks, 1), 3);
         let mut operator = Operator::default();
@@ -61,7 +61,7 @@ fn no_pod_is_touched_while_a_health_port_is_silent_and_the_resource_says_why() {
 }
 
 #[test]
-fn without_a_health_port_or_detachment_no_port_is_asked_for_leave() {
+fn a_silent_port_blocks_only_resources_with_health_port_and_detachment() {
     for marks in [Marks::Node, Marks::Degrade] {
         let mut world = World::new(Wish::new(marks, 1), 1);
         let mut operator = Operator::default();
@@ -87,7 +87,7 @@ fn a_silence_of_moments_is_not_spoken_of() {
 }
 
 #[test]
-fn a_place_is_freed_only_when_the_health_port_answers_or_a_person_says_so() {
+fn only_an_answering_port_or_a_person_frees_a_slot() {
     for by_person in [false, true] {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         edit(&mut world, |wish| wish.image = 2);
@@ -108,7 +108,7 @@ fn a_place_is_freed_only_when_the_health_port_answers_or_a_person_says_so() {
 }
 
 #[test]
-fn what_leaves_waits_a_minute_for_a_silent_port_and_deletion_not_at_all() {
+fn a_departing_node_waits_a_minute_for_a_silent_port() {
     let departures: [fn(&mut World); 2] = [
         |world| world.change(|cluster| cluster.edit_node("n1", |node| node["metadata"]["labels"]["ingress"] = "false".into())),
         |world| {
@@ -135,7 +135,7 @@ fn what_leaves_waits_a_minute_for_a_silent_port_and_deletion_not_at_all() {
 }
 
 #[test]
-fn a_node_that_is_taken_away_gives_its_place_to_its_drain_though_its_port_is_silent() {
+fn a_node_being_removed_drains_despite_its_silent_port() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
@@ -197,7 +197,7 @@ fn each_of_several_health_ports_has_to_answer() {
 }
 
 #[test]
-fn a_node_without_an_address_cannot_be_asked_and_says_so() {
+fn a_node_without_an_address_counts_as_silent() {
     let mut snapshot = asking(&[]);
     let asked = decide(&snapshot).questions.into_keys().next().unwrap();
     let nodes = Arc::make_mut(&mut snapshot.nodes);
@@ -210,7 +210,7 @@ fn a_node_without_an_address_cannot_be_asked_and_says_so() {
 }
 
 #[test]
-fn a_health_checker_that_listens_on_ipv4_alone_is_asked_at_an_address_of_ipv4() {
+fn an_ipv4_only_health_checker_is_asked_over_ipv4() {
     let (v4, v6) = ("192.0.2.7", "2001:db8::7");
     let cases = [
         (Some("0.0.0.0"), v6, Some(v4), Some(v4)),
@@ -234,7 +234,7 @@ fn a_health_checker_that_listens_on_ipv4_alone_is_asked_at_an_address_of_ipv4() 
 }
 
 #[test]
-fn no_pod_is_touched_on_a_node_that_is_not_ready_and_its_drain_goes_on() {
+fn pods_on_an_unready_node_stay_untouched_unless_it_drains() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| granted(world).len() == 1).unwrap();

@@ -109,7 +109,7 @@ proptest! {
 
 /// A kubelet may annotate its own Node.
 #[test]
-fn an_id_that_somebody_writes_on_one_node_stops_no_rollout_of_the_fleet() {
+fn a_forged_id_on_one_node_stops_no_rollout() {
     let mut stopped = Vec::new();
     for id in [(1_u64 << 52) - 1, (1 << 52) - 2, 1 << 52, 1 << 51, 1_000_000_000 + 2 * 24 * 3600 * 1000] {
         for marks in [Marks::Token, Marks::Both] {
@@ -132,7 +132,7 @@ fn an_id_that_somebody_writes_on_one_node_stops_no_rollout_of_the_fleet() {
 }
 
 #[test]
-fn of_a_resource_whose_spec_is_withheld_nothing_is_undone_and_nothing_is_begun() {
+fn a_withheld_spec_neither_undoes_nor_begins_anything() {
     for withheld in [Withheld::TooMany, Withheld::TooLarge { bytes: 1 << 20, mappings: 1 }] {
         for seconds in [0, 8] {
             let whole = under_way(Marks::Token, seconds);
@@ -157,7 +157,7 @@ fn of_a_resource_whose_spec_is_withheld_nothing_is_undone_and_nothing_is_begun()
 }
 
 #[test]
-fn one_too_many_gets_a_finalizer_only_where_it_may_have_something_to_clean_up() {
+fn a_surplus_resource_gets_a_finalizer_only_for_cleanup() {
     let finalizers = |snapshot: &Snapshot| decide(snapshot).actions.iter().any(|action| matches!(action, Action::SetFinalizers(_)));
     let with = |withheld: Option<Withheld>, mut snapshot: Snapshot| {
         snapshot.resource.finalizers.clear();

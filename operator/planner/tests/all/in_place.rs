@@ -32,7 +32,7 @@ fn template(image: &str) -> Value {
 }
 
 #[test]
-fn only_what_a_running_pod_can_take_is_done_in_place() {
+fn only_changes_that_running_pods_accept_are_made_in_place() {
     type Edit = fn(&mut Value);
     let table: [(&str, Edit, Result<(), RecreateReason>); 11] = [
         ("an image", |t| t["spec"]["containers"][0]["image"] = "proxy:2".into(), Ok(())),
@@ -64,7 +64,7 @@ fn only_what_a_running_pod_can_take_is_done_in_place() {
 }
 
 #[test]
-fn a_digest_and_a_port_of_a_registry_are_no_tags() {
+fn a_digest_or_registry_port_is_no_tag() {
     for (image, latest) in [("a", true), ("a:latest", true), ("r:5000/a", true), ("r:5000/a:1", false), ("a@sha256:0", false)] {
         let expected = if latest { Err(RecreateReason::PullPolicy) } else { Ok(()) };
         assert_eq!(templates(&template("proxy:1"), &template(image)), expected, "{image}");
@@ -107,7 +107,7 @@ fn updated() -> InPlacePod {
 }
 
 #[test]
-fn a_pod_is_complete_when_its_kubelet_has_seen_it_and_every_container_is_another_run() {
+fn a_pod_completes_when_kubelet_and_containers_follow_its_change() {
     type Edit = fn(&mut InPlacePod);
     let table: [(&str, Edit, bool); 11] = [
         ("as it should be", |_| {}, true),
@@ -160,7 +160,7 @@ fn shows_the_former(pod: &mut InPlacePod) {
 }
 
 #[test]
-fn two_tags_of_one_image_complete_when_the_run_is_of_after_the_change_and_are_not_waited_for_for_ever() {
+fn two_tags_of_one_image_complete_by_a_later_run() {
     type Edit = fn(&mut InPlacePod);
     let table: [(&str, Edit, i64, bool); 8] = [
         ("a run of after the change", |_| {}, CHANGED + 5, true),
@@ -182,7 +182,7 @@ fn two_tags_of_one_image_complete_when_the_run_is_of_after_the_change_and_are_no
 }
 
 #[test]
-fn a_run_that_crashed_into_the_former_image_just_before_the_kubelet_ends_it_is_not_the_new_one() {
+fn a_crash_just_before_the_kubelet_acts_completes_no_update() {
     let mut pod = updated();
     shows_the_former(&mut pod);
     pod.containers[0].started_at = CHANGED - 1;
@@ -190,7 +190,7 @@ fn a_run_that_crashed_into_the_former_image_just_before_the_kubelet_ends_it_is_n
 }
 
 #[test]
-fn a_record_of_a_version_that_kept_no_times_completes_as_it_did_there() {
+fn a_record_without_times_completes_by_container_id() {
     let mut pod = updated();
     let record = r#"{"id":7,"before":{"proxy":{"container":"c://1","image":"proxy:1","restarts":0}}}"#;
     pod.record = PodRecord::parse(Some(record));
@@ -207,7 +207,7 @@ fn lines(patch: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_is_changed_in_one_write_that_tests_who_changed_it_last_and_what_it_replaces() {
+fn one_write_changes_a_pod_and_tests_its_former_state() {
     let (before, target) = (template("proxy:1"), template("proxy:3"));
     let mut pod = updated();
     pod.labels = std::collections::BTreeMap::from([("app".to_owned(), "edge".to_owned())]).into();
@@ -223,7 +223,7 @@ fn a_pod_is_changed_in_one_write_that_tests_who_changed_it_last_and_what_it_repl
 }
 
 #[test]
-fn the_replica_set_is_changed_by_what_differs_alone_and_claimed_by_its_label() {
+fn a_replica_set_claim_writes_only_label_and_changed_fields() {
     let set = ReplicaSetFacts {
         name: "edge-n1-abc".into(),
         uid: "set".into(),
@@ -252,7 +252,7 @@ fn the_replica_set_is_changed_by_what_differs_alone_and_claimed_by_its_label() {
 }
 
 #[test]
-fn the_condition_of_the_gate_is_all_that_is_written_to_the_status_of_a_pod() {
+fn only_the_gate_condition_is_written_to_pod_status() {
     for open in [false, true] {
         let patch = writes::gate(&updated(), open, 1_700_000_000);
         let conditions = patch["status"]["conditions"].as_array().unwrap();
@@ -266,7 +266,7 @@ fn the_condition_of_the_gate_is_all_that_is_written_to_the_status_of_a_pod() {
 
 /// Else its Deployment would go on with the former template, and the former pods would come back.
 #[test]
-fn a_replica_set_whose_template_was_changed_back_after_it_was_claimed_ends_the_update_in_place() {
+fn a_replica_set_changed_back_ends_the_in_place_update() {
     let pod = PodView { claimed: true, imaged: true, wanted: true, gate: Some(true), ready: true, complete: true };
     let next = |wanted| {
         let replica_set = Some(ReplicaSetView { token: 7, wanted });

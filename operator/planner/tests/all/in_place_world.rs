@@ -41,7 +41,7 @@ fn pods_that_can_stay_do_in_every_mode() {
 }
 
 #[test]
-fn where_a_former_replica_set_has_the_wanted_images_already_the_pods_become_its() {
+fn a_former_replica_set_with_wanted_images_takes_the_pods() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(staying(marks), 2);
         roll(&mut world, &mut operator, marks, 2);
@@ -60,7 +60,7 @@ fn where_a_former_replica_set_has_the_wanted_images_already_the_pods_become_its(
 }
 
 #[test]
-fn a_change_that_needed_other_pods_is_taken_back_by_the_replica_set_of_before() {
+fn the_former_replica_set_reverts_a_change_that_recreated_pods() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(staying(marks), 1);
         world.change(|cluster| cluster.keeps_sets = true);
@@ -94,7 +94,7 @@ fn a_change_that_needed_other_pods_is_taken_back_by_the_replica_set_of_before() 
 }
 
 #[test]
-fn a_node_whose_pods_may_only_change_in_place_goes_back_once_when_they_cannot() {
+fn an_in_place_only_node_needing_recreation_goes_back_once() {
     for marks in [Marks::Deployment, Marks::Both] {
         let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(marks) }, 2);
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
@@ -117,7 +117,7 @@ fn a_node_whose_pods_may_only_change_in_place_goes_back_once_when_they_cannot() 
 }
 
 #[test]
-fn an_image_that_does_not_come_up_fails_by_its_deadline_reaches_one_node_and_goes_back_in_place() {
+fn an_image_that_never_starts_is_rolled_back_in_place() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(staying(marks), 3);
         let nodes = ["n0", "n1", "n2"];
@@ -141,7 +141,7 @@ fn an_image_that_does_not_come_up_fails_by_its_deadline_reaches_one_node_and_goe
 }
 
 #[test]
-fn a_pod_of_the_former_revision_that_was_evicted_says_nothing_of_an_update_in_place() {
+fn an_evicted_former_pod_does_not_concern_in_place_updates() {
     let (mut world, mut operator) = settled(staying(Marks::Token), 1);
     world.change(|cluster| {
         cluster.edit_wish(|wish| {
@@ -183,7 +183,7 @@ fn a_pod_of_the_former_revision_that_was_evicted_says_nothing_of_an_update_in_pl
 }
 
 #[test]
-fn a_deployment_that_somebody_changed_is_repaired_by_other_pods_and_updated_in_place_after_that() {
+fn a_foreign_deployment_change_is_repaired_by_recreating_pods() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(staying(marks), 2);
         let before = pods_of(&world, "n1");
@@ -208,7 +208,7 @@ fn a_deployment_that_somebody_changed_is_repaired_by_other_pods_and_updated_in_p
 }
 
 #[test]
-fn a_pod_that_dies_at_any_moment_of_an_update_in_place_comes_back_with_the_new_image() {
+fn a_pod_that_dies_while_updated_in_place_returns_updated() {
     for second in 0..25 {
         let (mut world, mut operator) = settled(staying(Marks::Token), 1);
         let sets = pods_of(&world, "n0")[0].1.clone();
@@ -226,7 +226,7 @@ fn a_pod_that_dies_at_any_moment_of_an_update_in_place_comes_back_with_the_new_i
 }
 
 #[test]
-fn only_the_condition_of_a_gate_that_is_gone_becomes_true() {
+fn only_the_condition_of_a_removed_gate_becomes_true() {
     let (world, mut operator) = settled(Wish::new(Marks::Token, 1), 1);
     operator.catch_up(&world);
     let mut snapshot = operator.snapshot(&world).unwrap();
@@ -264,7 +264,7 @@ fn only_the_condition_of_a_gate_that_is_gone_becomes_true() {
 }
 
 #[test]
-fn a_node_whose_pods_may_only_change_in_place_goes_back_once_also_while_a_pod_is_not_ready() {
+fn an_unready_in_place_only_node_goes_back_once() {
     for marks in [Marks::Deployment, Marks::Both] {
         let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(marks) }, 2);
         world.audit.disturbed.insert("n0".to_owned());
@@ -297,7 +297,7 @@ fn change_environment(world: &mut World) {
 }
 
 #[test]
-fn a_node_that_has_no_pods_gets_those_of_a_change_that_is_only_made_in_place_elsewhere() {
+fn a_node_without_pods_gets_them_despite_in_place_only() {
     let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(Marks::Both) }, 3);
     change_environment(&mut world);
     let taint = |taints: serde_json::Value| move |node: &mut serde_json::Value| node["spec"]["taints"] = taints;
@@ -311,7 +311,7 @@ fn a_node_that_has_no_pods_gets_those_of_a_change_that_is_only_made_in_place_els
 }
 
 #[test]
-fn a_deployment_that_somebody_changed_is_repaired_though_its_node_waits_for_what_is_only_made_in_place() {
+fn in_place_only_does_not_hinder_repair_of_deployments() {
     let (mut world, mut operator) = settled(Wish { pod_update: "InPlaceOnly", ..staying(Marks::Both) }, 2);
     world.audit.disturbed.insert("n0".to_owned());
     world.change(|cluster| cluster.pods.iter_mut().find(|pod| pod.node == "n0").unwrap().ready_at = i64::MAX);

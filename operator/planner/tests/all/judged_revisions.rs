@@ -36,7 +36,7 @@ fn two_go_unseen(claimed: bool) -> (World, Operator) {
 }
 
 #[test]
-fn nodes_that_go_while_no_operator_looks_or_before_their_pods_changed_condemn_no_revision() {
+fn nodes_that_go_unseen_or_unchanged_condemn_no_revision() {
     for claimed in [false, true] {
         let (mut world, mut operator) = two_go_unseen(claimed);
         let plan = seconds(&mut world, &mut operator, 30);
@@ -49,7 +49,7 @@ fn nodes_that_go_while_no_operator_looks_or_before_their_pods_changed_condemn_no
 
 /// A write that is lost between the look that saw them go and the ledger.
 #[test]
-fn nodes_that_were_seen_to_go_are_in_the_ledger_though_the_first_write_of_it_is_lost() {
+fn departed_nodes_reach_the_ledger_despite_a_lost_write() {
     let (mut world, mut operator) = proving(&json!({}), 6, 2);
     edit(&mut world, |wish| wish.image = 2);
     let attached = |world: &World| on(world, 2) == 2 && world.cluster.ledger().unwrap().grants.is_empty();
@@ -90,7 +90,7 @@ fn who_deletes_a_pod_that_fell_lets_nothing_pass() {
 }
 
 #[test]
-fn a_suspect_that_another_has_taken_out_does_not_become_good_meanwhile() {
+fn a_suspect_taken_out_by_another_does_not_become_good() {
     let (mut world, mut operator) = proving(&json!({}), 6, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 200, |world| on(world, 2) == 2).unwrap();
@@ -118,7 +118,7 @@ fn a_suspect_that_another_has_taken_out_does_not_become_good_meanwhile() {
 }
 
 #[test]
-fn a_kubelet_that_says_that_a_pod_is_not_ready_before_it_says_that_it_evicted_it_has_evicted_it() {
+fn a_pod_unready_before_its_reported_eviction_counts_as_evicted() {
     let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 4, 1);
     let bad = world.cluster.wish.revision_of(2);
     let outcome = release(&mut world, &mut operator, 600, |world, _| {
@@ -140,7 +140,7 @@ fn a_kubelet_that_says_that_a_pod_is_not_ready_before_it_says_that_it_evicted_it
 }
 
 #[test]
-fn a_person_who_asks_once_more_after_machines_were_lost_is_heard_at_once() {
+fn a_retry_after_lost_machines_takes_effect_at_once() {
     let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 2);
     let bad = world.cluster.wish.revision_of(2);
     let outcome = release(&mut world, &mut operator, 400, |world, _| {
@@ -157,7 +157,7 @@ fn a_person_who_asks_once_more_after_machines_were_lost_is_heard_at_once() {
 }
 
 #[test]
-fn a_suspect_is_named_as_one_also_while_the_load_balancer_is_waited_for() {
+fn a_suspect_is_named_as_such_during_the_attach_soak() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
     edit(&mut world, |wish| (wish.image, wish.attach_soak) = (2, 40));
     let wanted = world.cluster.wish.revision_of(2);
@@ -171,7 +171,7 @@ fn a_suspect_is_named_as_one_also_while_the_load_balancer_is_waited_for() {
 }
 
 #[test]
-fn a_failure_stays_though_the_node_serves_again_for_a_moment() {
+fn a_failure_stays_although_its_node_serves_again_briefly() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     let outcome = release(&mut world, &mut operator, 400, |world, _| flaps.second(world, 2));
@@ -189,7 +189,7 @@ fn outcome_is_halted(world: &mut World, operator: &mut Operator) {
 }
 
 #[test]
-fn a_person_who_asks_to_try_again_lets_pass_what_was_seen() {
+fn a_retry_on_a_failed_node_lets_the_rollout_complete() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
@@ -210,7 +210,7 @@ fn mend(world: &mut World) {
 }
 
 #[test]
-fn a_person_who_asks_on_the_resource_lets_pass_all_that_failed_also_on_nodes_that_have_gone() {
+fn a_retry_on_the_resource_clears_failures_of_departed_nodes() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     // The value of another rollout asks for nothing.
@@ -229,7 +229,7 @@ fn a_person_who_asks_on_the_resource_lets_pass_all_that_failed_also_on_nodes_tha
 }
 
 #[test]
-fn what_was_rolled_back_is_tried_again_when_a_person_asks_for_it_and_fails_again_if_it_is_as_it_was() {
+fn a_rolled_back_revision_is_judged_again_on_request() {
     let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 3, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     let rolled_back = Some(("True", "RevisionFailed"));

@@ -101,7 +101,7 @@ enum Beside {
 
 /// The revision kills its machine 90 s after readiness, `once` or whenever it is ready for so long; it is back after a minute.
 #[test]
-fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_machines() {
+fn flaps_or_reboots_elsewhere_excuse_no_revision_that_kills_machines() {
     for (beside, once) in [(Beside::Flaps(120), false), (Beside::Reboots, false), (Beside::Flaps(155), true), (Beside::RebootsWithIt, true)]
     {
         let (mut world, mut operator) = proving(&json!({"autoRollback": true, "partition": 1}), 8, 1);
@@ -139,7 +139,7 @@ fn a_node_that_flaps_or_is_rebooted_beside_it_excuses_no_revision_that_kills_mac
 
 /// One of three machines dies for good while its pods are replaced.
 #[test]
-fn a_machine_that_dies_in_its_update_does_not_hold_a_revision_up_for_good() {
+fn a_machine_dying_during_update_blocks_no_revision_for_good() {
     let (mut world, mut operator) = proving(&json!({}), 9, 3);
     edit(&mut world, |wish| wish.image = 2);
     let updating = |world: &World| {
@@ -158,7 +158,7 @@ fn a_machine_that_dies_in_its_update_does_not_hold_a_revision_up_for_good() {
 
 /// Two canaries serve for half an hour, in which nothing happens, and go.
 #[test]
-fn nodes_that_go_long_after_their_update_condemn_nothing_however_seldom_the_operator_looks() {
+fn an_idle_operator_condemns_nothing_when_long_updated_nodes_go() {
     let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": "75%"}), 8, 2, 2);
     run(&mut world, &mut operator, 100);
     for node in &at {
@@ -172,7 +172,7 @@ fn nodes_that_go_long_after_their_update_condemn_nothing_however_seldom_the_oper
 
 /// Two canaries served for half an hour, then the operator started anew, and did not see their update.
 #[test]
-fn nodes_that_are_lost_long_after_their_update_condemn_nothing_though_the_operator_has_just_started() {
+fn long_updated_nodes_lost_after_an_operator_restart_condemn_nothing() {
     for reboot in [false, true] {
         let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": "75%"}), 8, 2, 2);
         run(&mut world, &mut operator, 100);
@@ -190,7 +190,7 @@ fn nodes_that_are_lost_long_after_their_update_condemn_nothing_though_the_operat
 
 /// Two machines are deleted and not replaced; all others have the revision already, so that no node waits for anything.
 #[test]
-fn a_revision_that_lost_two_machines_of_a_fleet_that_has_it_everywhere_is_said_to_halt_and_what_to_do() {
+fn a_complete_revision_that_loses_two_machines_halts_with_advice() {
     let (mut world, mut operator, at) = with_updated(&json!({}), 4, 1, 4);
     for node in at.iter().take(2) {
         world.change(|cluster| cluster.leave(node));
@@ -209,7 +209,7 @@ fn a_revision_that_lost_two_machines_of_a_fleet_that_has_it_everywhere_is_said_t
 
 /// One of two machines with the revision dies for good, and then the operator starts anew.
 #[test]
-fn a_machine_that_died_just_before_the_operator_started_still_keeps_the_proof_up() {
+fn a_machine_that_died_before_operator_restart_delays_the_proof() {
     let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 2);
     go_down(&mut world, &[&at[0]]);
     run(&mut world, &mut operator, 40);
@@ -222,7 +222,7 @@ fn a_machine_that_died_just_before_the_operator_started_still_keeps_the_proof_up
 
 /// The revision kills a machine whose pods have just changed in place, and two that were attached with it before.
 #[test]
-fn a_node_whose_pods_change_in_place_is_no_witness_for_the_revision_that_it_gets() {
+fn a_node_changing_in_place_does_not_excuse_its_revision() {
     let rollout = json!({"autoRollback": true, "provenAfterSeconds": 60});
     let wish = Wish { pod_update: "InPlaceIfPossible", rollout, ..Wish::new(Marks::Deployment, 3) };
     let mut world = World::new(wish, 8);
@@ -257,7 +257,7 @@ enum Cordoned {
 }
 
 #[test]
-fn a_cordon_excuses_the_loss_of_a_machine_unless_it_comes_later() {
+fn a_cordon_excuses_a_machine_loss_unless_it_comes_later() {
     for when in [Cordoned::Before, Cordoned::Meanwhile, Cordoned::Afterwards] {
         let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
         let mut rolled_back = false;
@@ -285,7 +285,7 @@ fn a_cordon_excuses_the_loss_of_a_machine_unless_it_comes_later() {
 
 /// One machine reboots twice; its Node says so some seconds before its pods are started anew.
 #[test]
-fn a_machine_that_reboots_twice_condemns_nothing_though_its_pods_start_after_its_kubelet() {
+fn a_machine_that_reboots_twice_condemns_nothing_despite_late_pods() {
     let mut said = Vec::new();
     for (cordoned, times) in [(false, 2), (true, 2), (true, 3)] {
         let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 1);
@@ -337,7 +337,7 @@ fn losses_of_a_former_revision_condemn_no_other() {
 
 /// Two of four machines that run it die for good; Nodes that are not Ready are ignored.
 #[test]
-fn dead_machines_that_are_ignored_do_not_keep_others_at_the_failed_revision() {
+fn ignored_dead_machines_keep_no_others_at_a_failed_revision() {
     let (mut world, mut operator) = proving(&rolls_back(), 8, 2);
     edit(&mut world, |wish| wish.ignores_not_ready = true);
     edit(&mut world, |wish| wish.image = 2);
@@ -354,7 +354,7 @@ fn dead_machines_that_are_ignored_do_not_keep_others_at_the_failed_revision() {
 
 /// The same for a sound revision: one machine dies for good after its update.
 #[test]
-fn a_dead_machine_that_is_ignored_does_not_hold_a_revision_up_for_good() {
+fn an_ignored_dead_machine_blocks_no_revision_for_good() {
     let (mut world, mut operator) = proving(&json!({}), 6, 1);
     edit(&mut world, |wish| wish.ignores_not_ready = true);
     edit(&mut world, |wish| wish.image = 2);
@@ -367,7 +367,7 @@ fn a_dead_machine_that_is_ignored_does_not_hold_a_revision_up_for_good() {
 
 /// Machines whose instance ends when it dies: their Nodes go within seconds. T is longer than the proof.
 #[test]
-fn a_revision_after_which_machines_go_fails_though_they_go_after_it_was_proved() {
+fn a_proved_revision_fails_if_machines_go_afterwards() {
     let (mut said, mut lost) = (Vec::new(), 0);
     for notready in [0, 5, 20, 40] {
         let (mut world, mut operator) = proving(&rolls_back(), 6, 1);
@@ -409,7 +409,7 @@ fn a_revision_after_which_machines_go_fails_though_they_go_after_it_was_proved()
 
 /// It kills the machine 70 s after readiness, which is back after 90 s.
 #[test]
-fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_minutes() {
+fn a_revision_that_kills_two_machines_in_two_minutes_fails() {
     let mut missed = Vec::new();
     for budget in [1, 2] {
         for after in [65, 80, 120] {
@@ -430,7 +430,7 @@ fn a_revision_that_kills_machines_fails_though_two_of_them_are_lost_within_two_m
 
 /// It kills a machine that is back at once, every half a minute.
 #[test]
-fn a_machine_that_dies_again_before_its_last_loss_was_judged_was_lost_twice() {
+fn a_machines_second_loss_counts_before_the_first_is_judged() {
     let (mut world, mut operator) = proving(&rolls_back(), 5, 1);
     let outcome = release(&mut world, &mut operator, 400, |world, _| kill(world, 15, 8));
     assert_eq!(condition(&outcome.plan, "RolledBack"), ROLLED_BACK, "{:#?}", world.cluster.ledger().unwrap().suspects);
@@ -438,7 +438,7 @@ fn a_machine_that_dies_again_before_its_last_loss_was_judged_was_lost_twice() {
 
 /// A node is dead for days, and ignored; the operator is restarted every 100 s.
 #[test]
-fn a_restart_of_the_operator_makes_no_company_of_nodes_that_are_dead_for_long() {
+fn after_a_restart_a_long_dead_node_excuses_no_revision() {
     let mut said = Vec::new();
     for restarted in [false, true] {
         let (mut world, mut operator) = proving(&rolls_back(), 8, 1);
@@ -472,7 +472,7 @@ fn a_restart_of_the_operator_makes_no_company_of_nodes_that_are_dead_for_long() 
 
 /// It takes its machine down 15 s after it was ready; nobody repairs that.
 #[test]
-fn a_revision_that_takes_its_machine_down_for_good_reaches_one_node_whether_dead_nodes_are_ignored_or_not() {
+fn a_revision_that_kills_machines_for_good_reaches_one_node() {
     for ignores in [false, true] {
         let (mut world, mut operator) = proving(&rolls_back(), 4, 1);
         edit(&mut world, |wish| wish.ignores_not_ready = ignores);
@@ -492,7 +492,7 @@ fn a_revision_that_takes_its_machine_down_for_good_reaches_one_node_whether_dead
 
 /// All nodes run it; two machines die after each other and go.
 #[test]
-fn a_revision_that_has_lost_two_machines_is_not_that_of_all_nodes() {
+fn a_revision_that_lost_two_machines_is_not_current() {
     let (mut world, mut operator, at) = with_updated(&json!({}), 6, 2, 6);
     for node in at.iter().take(2) {
         node_is_ready(&mut world, node, false);
@@ -552,14 +552,14 @@ fn a_revision_after_which_two_machines_go_unannounced_has_failed() {
 }
 
 #[test]
-fn a_revision_is_not_to_blame_for_machines_that_a_person_cordons_before_they_go() {
+fn cordoned_machines_that_go_condemn_no_revision() {
     let (gone, plan) = machines_go(true);
     assert!(gone.len() > 2, "{gone:?}");
     assert_ne!(condition(&plan, "Stalled"), Some(("True", "MaxFailedNodes")));
 }
 
 #[test]
-fn a_revision_that_kills_its_machine_again_and_again_fails_and_is_rolled_back() {
+fn a_revision_that_kills_its_machine_repeatedly_is_rolled_back() {
     for (after, down) in [(15, 20), (15, 90), (50, 20), (200, 20), (200, 90)] {
         let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 1);
         let bad = world.cluster.wish.revision_of(2);

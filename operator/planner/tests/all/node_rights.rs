@@ -17,7 +17,7 @@ fn is_marked_anywhere(world: &World) -> bool {
 }
 
 #[test]
-fn a_key_that_nobody_allowed_is_never_written_to_a_node_not_even_by_a_resource_that_is_deleted() {
+fn a_key_that_is_not_allowed_is_never_written() {
     for marks in [Marks::Node, Marks::Both] {
         // An annotation, and a label.
         for key in [0, 1] {
@@ -56,7 +56,7 @@ fn a_key_that_is_allowed_detaches_nodes() {
 }
 
 #[test]
-fn a_mark_from_before_the_key_was_forbidden_is_taken_away() {
+fn a_mark_is_removed_after_its_key_becomes_forbidden() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Node, 1), 3);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, is_marked_anywhere).unwrap();
@@ -68,7 +68,7 @@ fn a_mark_from_before_the_key_was_forbidden_is_taken_away() {
 }
 
 #[test]
-fn a_key_that_is_forbidden_after_a_node_had_its_turn_is_not_written_any_more() {
+fn a_key_forbidden_after_the_grant_is_not_written() {
     for (marks, leaves) in [(Marks::Node, false), (Marks::Node, true), (Marks::Both, false)] {
         let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
         if leaves {
@@ -91,7 +91,7 @@ fn a_key_that_is_forbidden_after_a_node_had_its_turn_is_not_written_any_more() {
 }
 
 #[test]
-fn a_taint_that_nobody_allowed_is_a_remark_and_holds_no_rollout_up() {
+fn a_taint_that_is_not_allowed_holds_up_no_rollout() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
     let taint = json!({"key": "node-role.kubernetes.io/control-plane", "effect": "NoExecute"});
     let wanted = Some(serde_json::from_value(taint.clone()).unwrap());

@@ -73,7 +73,7 @@ fn serving(world: &World, image: u8, has_it: bool) -> Option<String> {
 
 /// In a large fleet some pod breaks every few seconds, and a node that is out anyway comes first.
 #[test]
-fn nodes_that_were_out_before_their_update_do_not_put_the_proof_off() {
+fn nodes_out_before_their_update_do_not_delay_the_proof() {
     let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60}), 30, 2);
     edit(&mut world, |wish| wish.image = 2);
     let wanted = world.cluster.wish.revision_of(2);
@@ -102,7 +102,7 @@ fn nodes_that_were_out_before_their_update_do_not_put_the_proof_off() {
 }
 
 #[test]
-fn a_node_that_the_revision_itself_broke_does_not_leave_its_proof_when_it_gets_another_turn() {
+fn a_node_broken_by_the_revision_stays_in_its_proof() {
     let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60}), 3, 2);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 30, |world| on(world, 2) == 2 && world.cluster.ledger().unwrap().grants.is_empty()).unwrap();
@@ -126,7 +126,7 @@ fn a_node_that_the_revision_itself_broke_does_not_leave_its_proof_when_it_gets_a
 }
 
 #[test]
-fn a_node_that_fell_once_is_suspect_for_a_minute_and_one_that_fell_twice_for_ten() {
+fn a_node_is_suspect_for_longer_after_a_second_fall() {
     for (falls, least, most) in [(1, 60, 75), (2, 600, 615)] {
         let (mut world, mut operator) = at_rest(&json!({"provenAfterSeconds": 60, "maxFlaps": 5}), 3, 3);
         edit(&mut world, |wish| wish.image = 2);
@@ -148,7 +148,7 @@ fn a_node_that_fell_once_is_suspect_for_a_minute_and_one_that_fell_twice_for_ten
 }
 
 #[test]
-fn a_sound_revision_is_completed_though_pods_are_deleted_and_machines_reboot() {
+fn a_sound_revision_completes_despite_pod_deletions_and_reboots() {
     let (began, fleet) = (Instant::now(), Fleet { nodes: 100, pods: 3, soak: 2 });
     let (mut world, mut operator) = fleet.at_rest();
     let mut noise = Noise::new(Breaks::Deletions, 20);

@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// A rack goes whose nodes have all been updated; one node elsewhere has not.
 #[test]
-fn an_outage_of_updated_nodes_alone_condemns_nothing_though_one_node_is_left_to_update() {
+fn an_outage_of_only_updated_nodes_condemns_nothing() {
     for lost in [2, 4] {
         let rollout = json!({"autoRollback": true, "partition": 1});
         let (mut world, mut operator, at) = with_updated(&rollout, 10, 1, 9);
@@ -26,7 +26,7 @@ fn an_outage_of_updated_nodes_alone_condemns_nothing_though_one_node_is_left_to_
 
 /// A machine is dead for days, and the control plane hears of none of the others for 45 s.
 #[test]
-fn all_nodes_not_ready_for_a_moment_condemn_nothing_though_one_is_dead_for_days() {
+fn brief_unreadiness_everywhere_condemns_nothing_despite_a_dead_node() {
     let (mut world, mut operator) = proving(&rolls_back(), 4, 3);
     edit(&mut world, |wish| wish.ignores_not_ready = true);
     node_is_ready(&mut world, "n0", false);
@@ -46,7 +46,7 @@ fn all_nodes_not_ready_for_a_moment_condemn_nothing_though_one_is_dead_for_days(
 
 /// Power of a rack is away for 20 s: too short for its Nodes to turn not Ready.
 #[test]
-fn machines_that_start_anew_together_before_their_nodes_are_not_ready_condemn_nothing() {
+fn joint_reboots_without_unready_nodes_condemn_nothing() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 12, 3, 3);
     let old: Vec<String> = world.cluster.nodes.keys().filter(|name| !at.contains(name)).take(3).cloned().collect();
     world.change(|cluster| at.iter().chain(&old).for_each(|node| cluster.machine_dies(node, 20)));
@@ -56,7 +56,7 @@ fn machines_that_start_anew_together_before_their_nodes_are_not_ready_condemn_no
 
 /// All nodes run it when two machines lose their power. Their Nodes are not Ready for the last 15 s of the time for which they are away.
 #[test]
-fn two_machines_whose_nodes_say_only_when_they_are_back_that_they_started_anew_condemn_nothing() {
+fn joint_reboots_reported_only_afterwards_condemn_nothing() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 4);
     let two: Vec<&str> = at.iter().take(2).map(String::as_str).collect();
     go_down(&mut world, &two);
@@ -114,7 +114,7 @@ fn nodes_that_go_together_condemn_nothing() {
 
 /// For 45 s the control plane hears of no node.
 #[test]
-fn all_nodes_not_ready_for_a_moment_condemn_nothing_whatever_the_budget() {
+fn brief_unreadiness_everywhere_condemns_nothing_at_full_budget() {
     let (mut world, mut operator, _) = with_updated(&rolls_back(), 3, 3, 3);
     for node in ["n0", "n1", "n2"] {
         node_is_ready(&mut world, node, false);
@@ -145,7 +145,7 @@ fn two_outages_within_minutes_condemn_nothing() {
 
 /// Two nodes without the revision were lost together, and serve again.
 #[test]
-fn two_machines_that_die_at_once_condemn_a_revision_though_others_were_lost_minutes_before() {
+fn two_machines_dying_together_condemn_a_revision_despite_earlier_losses() {
     let (mut world, mut operator, at) = with_updated(&json!({"autoRollback": true, "partition": 2}), 4, 3, 2);
     let old = without(&world, &at, 2);
     for nodes in [&old, &at] {
@@ -162,7 +162,7 @@ fn two_machines_that_die_at_once_condemn_a_revision_though_others_were_lost_minu
 
 /// A zone goes down, the operator's own machine with it; the cloud deletes its Nodes.
 #[test]
-fn nodes_that_were_down_when_the_operator_began_condemn_nothing_when_they_are_deleted() {
+fn nodes_down_at_operator_start_condemn_nothing_when_deleted() {
     let (mut world, mut operator, at) = with_updated(&rolls_back(), 8, 2, 2);
     let old = without(&world, &at, 2);
     let zone: Vec<&str> = at.iter().chain(&old).map(String::as_str).collect();
@@ -178,7 +178,7 @@ fn nodes_that_were_down_when_the_operator_began_condemn_nothing_when_they_are_de
 
 /// The machine of a node with the revision is lost three times, each time together with another one that has it not.
 #[test]
-fn a_node_that_failed_by_outages_is_named_and_keeps_its_slot_until_that_is_forgotten() {
+fn a_node_failed_by_outages_keeps_its_slot_until_forgotten() {
     let (mut world, mut operator, at) = with_updated(&json!({"partition": 7}), 10, 3, 3);
     let old = without(&world, &at, 3);
     for other in &old {
@@ -225,7 +225,7 @@ fn machines_that_die_together_again_and_again_condemn_the_revision() {
 /// All nodes run it. It kills machines in pairs whose Nodes are not Ready for a minute: never do all of them serve for as long as they
 /// must. The operator may start anew between two of these losses.
 #[test]
-fn outages_that_come_again_and_again_condemn_the_revision_whether_or_not_the_operator_starts_anew() {
+fn repeated_outages_condemn_the_revision_despite_operator_restarts() {
     for restarted in [false, true] {
         let (mut world, mut operator, at) = with_updated(&rolls_back(), 4, 1, 4);
         let bad = world.cluster.wish.revision_of(2);

@@ -81,7 +81,7 @@ fn a_node_is_chosen_as_for_a_daemon_set() {
 }
 
 #[test]
-fn the_pods_keep_what_the_user_wrote_and_get_tolerations_and_one_pin_per_term() {
+fn pods_keep_the_users_template_and_get_tolerations_and_pins() {
     let mut resource = (*Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap()).clone();
     let term = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
     resource.spec = spec(json!({"placement": "NodeAffinity", "template": {
@@ -114,7 +114,7 @@ fn the_pods_keep_what_the_user_wrote_and_get_tolerations_and_one_pin_per_term() 
 }
 
 #[test]
-fn a_deployment_names_its_node_in_the_label_of_the_original_and_its_pods_do_not() {
+fn the_originals_node_label_is_on_deployments_but_not_pods() {
     let resource = Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap();
     let labels = render::labels(&resource, "edge-n1", "n1.example.com");
     assert_eq!(labels.get("ingress-daemon-for-node").map(String::as_str), Some("n1.example.com"));
@@ -132,7 +132,7 @@ fn a_deployment_names_its_node_in_the_label_of_the_original_and_its_pods_do_not(
 }
 
 #[test]
-fn a_deployment_without_the_label_of_the_original_gets_it_and_its_pods_stay() {
+fn the_originals_missing_label_is_added_without_replacing_pods() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 2);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 60, World::is_converged).unwrap();
@@ -162,7 +162,7 @@ fn seen_anew() -> (World, Snapshot) {
 }
 
 #[test]
-fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods_without_them_are_no_drift() {
+fn gate_conditions_come_with_the_next_revision_without_drift() {
     let (world, mut snapshot) = seen_anew();
     snapshot.gates.conditions = vec!["example.com/a".into(), "example.com/b".into()];
     let targets = planner::objects::revisions::Targets::of(&snapshot).unwrap();
@@ -179,7 +179,7 @@ fn conditions_that_gates_ask_for_are_listed_once_with_the_next_revision_and_pods
 }
 
 #[test]
-fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_is_none() {
+fn foreign_pod_changes_are_drift_unlike_api_server_defaults() {
     let (world, snapshot) = seen_anew();
     let settings = resolve(&snapshot.resource.spec).unwrap();
     let stored = world.cluster.deployments["edge-n0"].clone();
@@ -198,7 +198,7 @@ fn somebodys_change_of_the_pods_is_drift_and_what_the_api_server_makes_of_ours_i
 }
 
 #[test]
-fn another_placement_is_no_drift_though_the_template_has_an_affinity_of_its_own() {
+fn another_placement_is_no_drift_despite_the_templates_affinity() {
     let (world, snapshot) = seen_anew();
     let mut spec = IngressDaemonSetSpec::clone(&snapshot.resource.spec);
     // The pin comes beside what the term asks of the node's name.
@@ -235,7 +235,7 @@ fn stamped(time: Option<&str>) -> NodeFacts {
 
 /// Whole seconds are counted, so every period below ends a second later than it lasts.
 #[test]
-fn the_grace_is_over_when_that_of_the_mark_is_that_was_seen_last() {
+fn grace_ends_by_the_mark_that_was_seen_last() {
     let settings = settings_with(Marks::Both, "Halt");
     let grace = |by_token, by_entry| {
         timing::grace(&settings, &Marked { now: 100, token: Some(by_token), entry: Some((&entry(99), by_entry)), node: None })
@@ -248,7 +248,7 @@ fn the_grace_is_over_when_that_of_the_mark_is_that_was_seen_last() {
 }
 
 #[test]
-fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_timeout() {
+fn a_detachers_timestamp_counts_only_if_newer_than_the_mark() {
     let at = |seconds: i64| chrono::DateTime::from_timestamp(seconds, 0).unwrap().to_rfc3339();
     let grace = |policy, now, stamp: Option<&str>| {
         let node = stamped(stamp);
@@ -271,14 +271,14 @@ fn the_detachers_timestamp_must_be_newer_than_the_mark_and_silence_ends_at_the_t
 }
 
 #[test]
-fn a_deletion_with_an_invalid_spec_waits_for_the_default_grace() {
+fn a_deletion_with_invalid_spec_waits_for_default_grace() {
     assert_eq!(timing::default_grace(105, 5), Some(Reason::GracePeriod { until: 111 }));
     assert_eq!(timing::default_grace(111, 11), None);
     assert_eq!(timing::default_grace(105, i64::MAX), None);
 }
 
 #[test]
-fn a_slot_is_free_after_the_soak_and_when_the_detacher_has_let_go() {
+fn a_slot_is_free_after_soak_and_the_detachers_release() {
     let settings = settings_with(Marks::Timestamp, "Halt");
     let attached = Entry { phase: EntryPhase::Attached, ..entry(100) };
     let soak = |now, alone, stamp: Option<&str>| timing::soak(&settings, now, now - 100, Some(&attached), alone, Some(&stamped(stamp)));
@@ -294,7 +294,7 @@ fn refused_at(at: i64) -> Arc<PodFacts> {
 }
 
 #[test]
-fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
+fn three_refusals_in_a_minute_open_the_breaker_with_backoff() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 1);
     world.run_until(&mut Operator::default(), 60, World::is_converged).unwrap();
     let mut deployment = deployment_facts(&world.cluster.deployments["edge-n0"]);
@@ -314,7 +314,7 @@ fn three_refusals_in_a_minute_open_the_breaker_for_longer_each_time() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_keeps_no_node_without_pods_for_as_long() {
+fn a_clock_set_back_extends_no_breaker_beyond_its_limit() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 1);
     world.run_until(&mut Operator::default(), 60, World::is_converged).unwrap();
     let mut deployment = deployment_facts(&world.cluster.deployments["edge-n0"]);
@@ -328,7 +328,7 @@ fn a_clock_that_is_set_back_keeps_no_node_without_pods_for_as_long() {
 }
 
 #[test]
-fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others() {
+fn another_detach_value_holds_only_the_shared_nodes() {
     let mut world = World::new(Wish::new(Marks::Node, 3), 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
@@ -395,7 +395,7 @@ fn another_value_for_the_detach_annotation_holds_the_shared_nodes_and_no_others(
 }
 
 #[test]
-fn a_node_on_which_many_resources_have_entries_takes_in_those_of_a_namespace_and_no_more_than_leave_room_for_annotations() {
+fn a_node_takes_entries_only_while_its_annotations_have_room() {
     let mut world = World::new(Wish::new(Marks::Node, 1), 2);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();

@@ -50,7 +50,7 @@ fn is_emptied(world: &World, node: &str) -> bool {
 }
 
 #[test]
-fn a_node_whose_drain_is_called_off_gets_no_unproved_revision_in_the_place_of_its_drain() {
+fn a_cancelled_drain_gives_its_node_no_unproved_revision() {
     for until in [is_granted, is_emptied] {
         let (mut world, mut operator) = drain_is_called_off(until, |_| {});
         for second in 0..25 {
@@ -64,7 +64,7 @@ fn a_node_whose_drain_is_called_off_gets_no_unproved_revision_in_the_place_of_it
 }
 
 #[test]
-fn a_node_whose_drain_is_called_off_while_paused_serves_with_what_it_ran() {
+fn a_node_with_drain_cancelled_while_paused_keeps_its_revision() {
     let (mut world, mut operator) = drain_is_called_off(is_emptied, |world| edit(world, |wish| wish.paused = true));
     seconds(&mut world, &mut operator, 20);
     assert_eq!((on(&world, 2), serving(&world).len()), (1, 3));
@@ -77,7 +77,7 @@ fn a_node_whose_drain_is_called_off_while_paused_serves_with_what_it_ran() {
 }
 
 #[test]
-fn a_node_whose_drain_is_called_off_gets_the_revision_at_once_where_the_budget_has_a_place_for_it() {
+fn a_cancelled_drain_brings_the_revision_if_slots_are_free() {
     let (mut world, mut operator) = proving(&json!({}), 4, 2);
     taint(&mut world, "n0", json!([{"key": names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]));
     world.run_until(&mut operator, 20, |world| is_emptied(world, "n0")).unwrap();
@@ -106,7 +106,7 @@ fn current(world: &World) -> String {
 }
 
 #[test]
-fn a_revision_without_pods_is_not_proved_however_long_it_runs() {
+fn a_revision_without_pods_is_not_proved_by_time() {
     for (rollout, before) in
         [(json!({}), 0), (json!({}), 25), (json!({"steps": [{"nodes": 1, "soak": "5s"}]}), 0), (json!({"provenAfterSeconds": 0}), 0)]
     {
@@ -123,7 +123,7 @@ fn a_revision_without_pods_is_not_proved_however_long_it_runs() {
 }
 
 #[test]
-fn a_revision_that_came_while_there_were_no_pods_proves_itself_when_there_are_again() {
+fn a_revision_set_at_zero_pods_proves_itself_later() {
     for before in [0, 25] {
         let (mut world, mut operator) = scaled_to_zero(&json!({}), before);
         edit(&mut world, |wish| wish.pods = 2);
@@ -141,7 +141,7 @@ fn a_revision_that_came_while_there_were_no_pods_proves_itself_when_there_are_ag
 }
 
 #[test]
-fn a_revision_that_came_while_there_were_no_pods_and_breaks_is_rolled_back() {
+fn a_broken_revision_set_at_zero_pods_is_rolled_back() {
     let (mut world, mut operator) = scaled_to_zero(&json!({"autoRollback": true}), 0);
     edit(&mut world, |wish| wish.pods = 2);
     let flaps = Flaps { good: 12, bad: 12, crashes: true };
@@ -161,7 +161,7 @@ fn full(world: &World) -> usize {
 }
 
 #[test]
-fn after_a_template_changed_at_zero_twelve_nodes_serve_within_20_s_and_have_it_within_5_minutes() {
+fn twelve_nodes_serve_soon_despite_a_template_changed_at_zero() {
     for at_once in [false, true] {
         let (mut world, mut operator) = proving(&json!({}), 12, 1);
         edit(&mut world, |wish| wish.pods = 0);
@@ -189,7 +189,7 @@ fn after_a_template_changed_at_zero_twelve_nodes_serve_within_20_s_and_have_it_w
 }
 
 #[test]
-fn at_zero_a_template_that_is_not_to_be_proved_goes_to_one_node_after_the_other_all_the_same() {
+fn at_zero_pods_templates_without_proof_go_node_by_node() {
     let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 12, 1);
     edit(&mut world, |wish| wish.pods = 0);
     seconds(&mut world, &mut operator, 400);
@@ -230,7 +230,7 @@ impl Replaced {
 }
 
 #[test]
-fn a_machine_that_takes_the_name_of_one_with_an_unproved_revision_gets_what_all_nodes_ran() {
+fn a_machine_replacing_an_unproved_node_gets_the_current_revision() {
     let all = [Replaced::WithPods, Replaced::WithoutPods, Replaced::After(1), Replaced::After(2)];
     for (how, image, later) in
         all.into_iter().flat_map(|how| [(2, 0), (2, 15), (99, 0), (99, 60)].map(|(image, later)| (how, image, later)))
@@ -264,7 +264,7 @@ fn a_machine_that_takes_the_name_of_one_with_an_unproved_revision_gets_what_all_
 }
 
 #[test]
-fn a_machine_that_takes_the_name_of_one_that_was_not_updated_gets_no_unproved_revision_before_it_has_served() {
+fn a_machine_replacing_a_node_serves_before_an_unproved_revision() {
     for how in [Replaced::WithoutPods, Replaced::After(1)] {
         let (mut world, mut operator) = proving(&json!({}), 4, 1);
         assert_eq!(release(&mut world, &mut operator, 25, |_, _| {}).reached, 1);
@@ -280,7 +280,7 @@ fn a_machine_that_takes_the_name_of_one_that_was_not_updated_gets_no_unproved_re
 }
 
 #[test]
-fn a_machine_that_takes_the_name_of_another_while_paused_keeps_what_was_left_until_the_pause_is_over() {
+fn a_machine_replacing_a_node_keeps_its_revision_until_unpaused() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     assert_eq!(release(&mut world, &mut operator, 25, |_, _| {}).reached, 1);
     let node = with(&world, 2).into_iter().next().unwrap();
@@ -295,7 +295,7 @@ fn a_machine_that_takes_the_name_of_another_while_paused_keeps_what_was_left_unt
 }
 
 #[test]
-fn a_node_that_has_lost_its_label_keeps_the_unproved_revision_that_it_was_given() {
+fn a_node_without_its_label_keeps_its_unproved_revision() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     assert_eq!(release(&mut world, &mut operator, 25, |_, _| {}).reached, 1);
     let node = with(&world, 2).into_iter().next().unwrap();
@@ -311,7 +311,7 @@ fn a_node_that_has_lost_its_label_keeps_the_unproved_revision_that_it_was_given(
 }
 
 #[test]
-fn machines_that_are_replaced_again_and_again_fail_the_revision_after_the_second() {
+fn a_revision_fails_after_the_second_replaced_machine() {
     let (mut world, mut operator) = proving(&json!({}), 6, 1);
     edit(&mut world, |wish| wish.image = 2);
     let mut replaced = 0;
@@ -329,7 +329,7 @@ fn machines_that_are_replaced_again_and_again_fail_the_revision_after_the_second
 }
 
 #[test]
-fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revision_on() {
+fn replacements_of_failed_nodes_get_no_trial_of_the_revision() {
     let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 6, 1);
     edit(&mut world, |wish| wish.image = 99);
     let mut reached: BTreeSet<String> = BTreeSet::new();
@@ -351,7 +351,7 @@ fn nodes_that_are_replaced_after_they_failed_are_no_new_places_to_try_the_revisi
 }
 
 #[test]
-fn a_machine_that_joins_is_no_place_to_try_a_revision_on() {
+fn a_joining_machine_gets_no_unproved_revision() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
     release(&mut world, &mut operator, 20, |_, _| {});
     world.change(|cluster| cluster.join("n9"));
@@ -365,7 +365,7 @@ fn a_machine_that_joins_is_no_place_to_try_a_revision_on() {
 }
 
 #[test]
-fn a_node_that_joins_while_paused_runs_what_the_others_run() {
+fn a_node_that_joins_while_paused_runs_the_others_revision() {
     for proven_after in [0, PROVEN] {
         let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after}), 3, 1);
         edit(&mut world, |wish| (wish.image, wish.paused) = (2, true));
@@ -383,7 +383,7 @@ fn a_node_that_joins_while_paused_runs_what_the_others_run() {
 }
 
 #[test]
-fn without_a_revision_that_all_nodes_ran_a_node_that_joins_while_paused_runs_the_newest() {
+fn without_current_revision_nodes_joining_while_paused_run_the_newest() {
     let mut world = World::new(Wish { paused: true, ..Wish::new(Marks::Token, 1) }, 2);
     let mut operator = Operator::default();
     for _ in 0..60 {
@@ -393,7 +393,7 @@ fn without_a_revision_that_all_nodes_ran_a_node_that_joins_while_paused_runs_the
 }
 
 #[test]
-fn nodes_that_joined_with_a_revision_get_the_former_one_once_it_has_failed() {
+fn nodes_joined_with_a_failed_revision_get_the_former_one() {
     for proven_after in [0, PROVEN] {
         let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": proven_after, "nodeDeadlineSeconds": 60}), 3, 1);
         edit(&mut world, |wish| wish.image = 99);

@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn policies_and_webhook_give_a_pod_the_same_conditions_and_the_webhook_is_asked_exactly_for_pods_that_it_changes(
+    fn policies_and_webhook_give_pods_the_same_conditions(
         asking in collection::vec((select(&NAMESPACES[..]), select(&TYPES[..]), selector()), 0..4),
         namespace in select(&NAMESPACES[..]),
         labels in option::weighted(0.9, collection::btree_map(texts(&KEYS), texts(&VALUES), 0..5)),
@@ -145,7 +145,7 @@ proptest! {
 }
 
 #[test]
-fn the_api_server_asks_for_new_pods_of_namespaces_that_agreed_and_never_waits_for_long() {
+fn the_webhook_sees_only_new_pods_of_labelled_namespaces() {
     let gates = [web(), Gate { namespace: "shop".into(), ..web() }, Gate { deleting: true, namespace: "gone".into(), ..web() }];
     let expression = |namespace: &str| {
         format!(
@@ -176,7 +176,7 @@ fn the_api_server_asks_for_new_pods_of_namespaces_that_agreed_and_never_waits_fo
 }
 
 #[test]
-fn a_namespace_with_long_selectors_is_asked_about_as_a_whole_and_takes_no_room_of_others() {
+fn long_selectors_of_one_namespace_take_no_room_of_others() {
     let long = |namespace: &str, index: usize| {
         let match_labels = BTreeMap::from([(format!("l{index}"), "x".repeat(63))]);
         gate(namespace, "example.com/a", &LabelSelector { match_labels, ..LabelSelector::default() })
@@ -207,7 +207,7 @@ fn a_namespace_with_long_selectors_is_asked_about_as_a_whole_and_takes_no_room_o
 }
 
 #[test]
-fn the_best_of_what_there_is_and_what_is_allowed_gives_pods_the_readiness_gate() {
+fn the_best_allowed_means_gives_pods_the_readiness_gate() {
     let with = |on_create: &str, policies: bool, webhook: Option<&str>| {
         let mut gate = web();
         gate.spec.admission = serde_json::from_value(json!({"onCreate": on_create})).unwrap();
@@ -235,7 +235,7 @@ fn the_best_of_what_there_is_and_what_is_allowed_gives_pods_the_readiness_gate()
 }
 
 #[test]
-fn a_webhook_acts_for_gates_that_allow_it_and_ask_for_pods() {
+fn a_webhook_acts_only_for_selecting_gates_that_allow_it() {
     let with = |on_create: &str| {
         let mut gate = web();
         gate.spec.admission = serde_json::from_value(json!({"onCreate": on_create})).unwrap();
@@ -249,7 +249,7 @@ fn a_webhook_acts_for_gates_that_allow_it_and_ask_for_pods() {
 }
 
 #[test]
-fn what_is_no_new_pod_is_left_alone_and_what_cannot_be_decoded_is_allowed() {
+fn requests_without_new_pods_change_nothing_and_undecodable_ones_pass() {
     let selected = pod(Some(&BTreeMap::from([("app".to_owned(), "web".to_owned())])), &[]);
     let changed = |key: &str, value: Json| {
         let mut request = request("web", &selected);

@@ -46,6 +46,6 @@ fn a_health_checker_has_no_privilege_but_the_hosts_network() {
 }
 
 #[test]
-fn a_port_below_1024_takes_no_capability_which_would_not_reach_a_process_without_root() {
+fn a_port_below_1024_takes_no_capability() {
     assert_eq!(pod(80)["containers"][0]["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
 }

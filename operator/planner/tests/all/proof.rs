@@ -79,7 +79,7 @@ pub fn release(world: &mut World, operator: &mut Operator, seconds: usize, mut s
 }
 
 #[test]
-fn a_revision_that_flaps_reaches_the_nodes_of_the_budget_fails_and_is_rolled_back() {
+fn a_flapping_revision_reaches_only_the_budget_and_fails() {
     let kinds = [(2, 5, true), (2, 20, true), (12, 12, false), (12, 12, true), (30, 12, false), (50, 15, true), (3, 30, false)];
     for (good, bad, crashes) in kinds {
         for budget in [1, 2] {
@@ -101,7 +101,7 @@ fn a_revision_that_flaps_reaches_the_nodes_of_the_budget_fails_and_is_rolled_bac
 }
 
 #[test]
-fn what_breaks_after_it_was_proved_stops_at_the_next_nodes_and_fails() {
+fn a_revision_that_breaks_after_its_proof_stops_and_fails() {
     let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 8, 1);
     let flaps = Flaps { good: 70, bad: 15, crashes: true };
     let outcome = release(&mut world, &mut operator, 900, |world, _| flaps.second(world, 2));
@@ -111,7 +111,7 @@ fn what_breaks_after_it_was_proved_stops_at_the_next_nodes_and_fails() {
 }
 
 #[test]
-fn a_sound_revision_is_complete_as_long_after_its_last_node_as_it_must_serve() {
+fn a_sound_revision_completes_after_its_last_nodes_proof() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     let reached = world.run_until(&mut operator, 400, |world| on(world, 2) == 4).unwrap();
@@ -138,7 +138,7 @@ fn a_node_waits_for_the_proof_and_says_so() {
 }
 
 #[test]
-fn a_pod_that_restarts_once_makes_its_node_suspect_and_the_rollout_waits_no_longer_than_it_must_serve() {
+fn one_restart_makes_a_node_suspect_but_halts_no_rollout() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
     let mut crashed = false;
     let outcome = release(&mut world, &mut operator, 100, |world, second| {
@@ -161,7 +161,7 @@ fn a_pod_that_restarts_once_makes_its_node_suspect_and_the_rollout_waits_no_long
 }
 
 #[test]
-fn a_container_that_its_kubelet_starts_anew_after_a_while_fell_once() {
+fn a_container_restarted_after_a_while_fell_only_once() {
     let (mut world, mut operator) = proving(&json!({}), 3, 1);
     release(&mut world, &mut operator, 60, |world, second| {
         let wanted = world.cluster.wish.revision_of(2);
@@ -181,7 +181,7 @@ fn a_container_that_its_kubelet_starts_anew_after_a_while_fell_once() {
 }
 
 #[test]
-fn a_pod_that_is_not_ready_for_too_long_fell_by_a_crash_if_its_kubelet_says_that_its_container_ended() {
+fn long_unreadiness_counts_as_crash_if_the_container_ended() {
     for (says, cause) in [
         (Some("CrashLoopBackOff"), "CrashLoop"),
         (Some("OOMKilled"), "CrashLoop"),
@@ -208,7 +208,7 @@ fn a_pod_that_is_not_ready_for_too_long_fell_by_a_crash_if_its_kubelet_says_that
 
 /// Nothing fell: its pods took longer than they had.
 #[test]
-fn a_node_that_comes_through_after_its_deadline_has_failed_until_it_has_served_for_long_enough() {
+fn a_node_ready_after_its_deadline_stays_failed_until_proved() {
     let (mut world, mut operator) = proving(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     let wanted = world.cluster.wish.revision_of(2);
@@ -248,7 +248,7 @@ fn with_a_suspect_that_serves() -> (World, Operator, String) {
 }
 
 #[test]
-fn a_suspect_that_serves_makes_way_at_once_in_the_place_that_it_has() {
+fn a_serving_suspect_is_updated_at_once_in_its_slot() {
     let (mut world, mut operator, suspect) = with_a_suspect_that_serves();
     edit(&mut world, |wish| wish.image = 1);
     seconds(&mut world, &mut operator, 3);
@@ -271,7 +271,7 @@ fn a_suspect_keeps_its_slot_whatever_is_wanted_now() {
 }
 
 #[test]
-fn a_machine_has_not_failed_because_a_former_one_of_its_name_had() {
+fn a_machine_inherits_no_failure_of_its_former_namesake() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     let flaps = Flaps { good: 12, bad: 12, crashes: false };
     release(&mut world, &mut operator, 200, |world, _| flaps.second(world, 2));
@@ -290,7 +290,7 @@ fn a_machine_has_not_failed_because_a_former_one_of_its_name_had() {
 }
 
 #[test]
-fn a_revision_whose_pods_their_kubelet_evicts_again_and_again_fails_and_is_rolled_back() {
+fn a_revision_whose_pods_are_evicted_repeatedly_is_rolled_back() {
     let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 4, 1);
     let bad = world.cluster.wish.revision_of(2);
     let outcome = release(&mut world, &mut operator, 600, |world, _| {
@@ -335,7 +335,7 @@ fn what_restarts_while_no_operator_watches_is_not_proved() {
 }
 
 #[test]
-fn a_step_of_many_nodes_soaks_though_some_pod_always_restarts_and_one_of_few_starts_again() {
+fn a_step_of_many_nodes_soaks_despite_steady_restarts() {
     for (nodes, step, soaks) in [(110, 104, true), (6, 3, false)] {
         let budget = i32::try_from(nodes / 2).unwrap();
         let steps = json!({"provenAfterSeconds": 20, "maxFlaps": 0, "steps": [{"nodes": step, "soak": "60s"}]});
@@ -357,7 +357,7 @@ fn a_step_of_many_nodes_soaks_though_some_pod_always_restarts_and_one_of_few_sta
 }
 
 #[test]
-fn a_revision_of_which_more_nodes_broke_than_are_listed_is_not_proved_any_more() {
+fn more_broken_nodes_than_listed_suspend_a_revisions_proof() {
     let (mut world, mut operator) = proving(&json!({"maxFlaps": 0, "partition": "50%"}), 204, 102);
     release(&mut world, &mut operator, 90, |_, _| {});
     let proved = |world: &World| world.cluster.ledger().unwrap().rollout_state.as_ref().unwrap().proved;
@@ -372,7 +372,7 @@ fn a_revision_of_which_more_nodes_broke_than_are_listed_is_not_proved_any_more()
 }
 
 #[test]
-fn operators_that_are_restarted_prove_a_revision_and_condemn_one_that_flaps() {
+fn restarted_operators_prove_sound_and_condemn_flapping_revisions() {
     for flapping in [false, true] {
         let (mut world, mut operator) = proving(&json!({"autoRollback": true}), 4, 1);
         let flaps = Flaps { good: 12, bad: 12, crashes: true };
@@ -404,7 +404,7 @@ fn a_rollback_begins_at_once() {
 }
 
 #[test]
-fn with_zero_seconds_a_node_counts_as_good_the_moment_it_serves() {
+fn with_zero_seconds_a_node_is_good_once_it_serves() {
     let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 100, World::is_converged).unwrap();
@@ -426,7 +426,7 @@ fn with_backend_away(nodes: usize, on_all: bool) -> (Outcome, World, Operator) {
 }
 
 #[test]
-fn what_all_nodes_lack_condemns_no_revision_and_reaches_no_other_node_meanwhile() {
+fn a_backend_that_all_nodes_lack_condemns_no_revision() {
     let (outcome, mut world, mut operator) = with_backend_away(4, true);
     assert_eq!(condition(&outcome.plan, "RolledBack"), None, "{:#?}", outcome.plan.status);
     assert!(outcome.plan.status.nodes.failed == 0 && world.cluster.ledger().unwrap().suspects.values().all(|suspect| suspect.falls == 0));
@@ -455,7 +455,7 @@ fn without(missing: &[&str], hinder: fn(&mut serde_json::Value)) -> (bool, &'sta
 }
 
 #[test]
-fn a_revision_is_that_of_all_nodes_though_as_many_as_the_budget_are_left_out_or_down() {
+fn a_revision_is_current_despite_skipped_nodes_within_the_budget() {
     let skip = |node: &mut Value| node["metadata"]["annotations"][names::SKIP_ANNOTATION] = "default/edge".into();
     assert_eq!(without(&[], skip), (true, "complete"));
     assert_eq!(without(&["n0"], skip), (true, "not complete"));
@@ -463,7 +463,7 @@ fn a_revision_is_that_of_all_nodes_though_as_many_as_the_budget_are_left_out_or_
 }
 
 #[test]
-fn a_machine_that_is_down_keeps_no_revision_from_being_that_of_all_nodes() {
+fn a_revision_becomes_current_despite_a_machine_that_is_down() {
     let (mut world, mut operator) = proving(&json!({}), 4, 1);
     edit(&mut world, |wish| (wish.image, wish.ignores_not_ready) = (2, true));
     world.change(|cluster| cluster.edit_node("n0", |node| node["status"]["ready"] = false.into()));
@@ -478,7 +478,7 @@ fn a_machine_that_is_down_keeps_no_revision_from_being_that_of_all_nodes() {
 
 /// A watch of Deployments that lags, after a start of the operator: what the ledger says was reached counts, whatever is seen there.
 #[test]
-fn a_node_that_was_reached_keeps_its_slot_though_its_deployment_is_seen_late() {
+fn a_reached_node_keeps_its_slot_despite_a_lagging_watch() {
     let (mut world, mut operator) = proving(&json!({}), 5, 1);
     edit(&mut world, |wish| wish.image = 2);
     let seen_by_another = |world: &World| {

@@ -279,7 +279,7 @@ fn no_schedule_breaks_the_budget_and_every_rollout_ends() {
 }
 
 #[test]
-fn no_schedule_breaks_the_budget_of_a_zone_or_begins_a_second_zone() {
+fn no_schedule_breaks_zone_budgets_or_begins_a_second_zone() {
     let schedules = (0..6usize, 1..3usize, 0..2usize, events(plain()));
     simulate("zones", FOUR_SHARES, &schedules, |(marks, zones, pods, events)| survive(marks, 2, zones, pods, &events));
 }
@@ -321,14 +321,14 @@ fn all_came_about(seen: &BTreeMap<&str, u32>, cases: u32) {
 }
 
 #[test]
-fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_and_every_rollout_ends() {
+fn no_canary_rollback_window_or_drain_breaks_the_budget() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, events(guided()));
     let seen = simulate("guided", FOUR_SHARES, &schedules, |(marks, budget, pods, events)| survive(marks, budget, 0, pods, &events));
     all_came_about(&seen, runs(FOUR_SHARES).cases);
 }
 
 #[test]
-fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
+fn no_canary_rollback_window_or_drain_breaks_a_zones_budget() {
     let schedules = (0..6usize, 2..4i32, 1..3usize, 0..2usize, events(guided()));
     let seen = simulate("guided, zones", FOUR_SHARES, &schedules, |(marks, budget, zones, pods, events)| {
         survive(marks, budget, zones, pods, &events)
@@ -337,7 +337,7 @@ fn no_canary_failure_rollback_window_or_drain_breaks_the_budget_of_a_zone() {
 }
 
 #[test]
-fn no_noise_absence_or_clock_step_condemns_a_sound_revision_or_holds_it_up_for_good() {
+fn no_noise_or_clock_step_condemns_a_sound_revision() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, sound());
     let seen = simulate("noise", FOUR_SHARES, &schedules, |(marks, budget, pods, events)| survive_noise(marks, budget, pods, &events));
     let known = ["proving", "suspect", "fell", "evicted", "clock set", "machine down"];
@@ -345,7 +345,7 @@ fn no_noise_absence_or_clock_step_condemns_a_sound_revision_or_holds_it_up_for_g
 }
 
 #[test]
-fn no_revision_that_breaks_reaches_more_than_the_budget_or_is_current_and_each_is_rolled_back() {
+fn no_revision_that_breaks_reaches_more_than_the_budget() {
     let schedules = (0..6usize, 1..3i32, 0..2usize, select(vec![15, 60])).prop_flat_map(|(marks, budget, pods, proven)| {
         (Just((marks, budget, pods, proven)), prop_oneof![3 => breaks(1..proven), 1 => breaks(proven..2 * proven)], breaking())
     });
@@ -357,7 +357,7 @@ fn no_revision_that_breaks_reaches_more_than_the_budget_or_is_current_and_each_i
 
 /// P16 for what breaks after it was proved, but sooner than falls are forgotten.
 #[test]
-fn what_breaks_after_it_was_proved_reaches_no_more_nodes_than_its_time_allows_and_is_rolled_back() {
+fn what_breaks_after_its_proof_is_rolled_back() {
     /// Seconds that a node takes at least, most of them its soak.
     const NODE: i64 = 35;
     let flaps = (60..240i64, 11..40i64, any::<bool>()).prop_map(|(good, bad, crashes)| Flaps { good, bad, crashes });
@@ -376,7 +376,7 @@ fn what_breaks_after_it_was_proved_reaches_no_more_nodes_than_its_time_allows_an
 }
 
 #[test]
-fn a_slot_in_which_pods_have_changed_is_taken_over_while_paused_though_its_node_was_closed_meanwhile() {
+fn a_slot_with_changed_pods_is_taken_over_while_paused() {
     let second = Event::Seconds(1, 0);
     let events = [
         Event::Image(3),
@@ -404,7 +404,7 @@ fn a_slot_in_which_pods_have_changed_is_taken_over_while_paused_though_its_node_
 }
 
 #[test]
-fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant_could_still_arrive() {
+fn a_changed_key_stays_while_an_old_update_may_arrive() {
     let (first, second) = (false, true);
     let mut events = vec![
         Event::Marks(2),
@@ -423,7 +423,7 @@ fn a_changed_key_does_not_come_off_the_node_while_a_late_update_of_the_old_grant
 }
 
 #[test]
-fn a_mark_that_was_put_on_a_node_without_an_entry_does_not_come_again_after_the_node_has_left() {
+fn a_departed_node_regains_no_mark_without_an_entry() {
     let (first, second) = (false, true);
     let events = [
         Event::Fails(true),
@@ -443,7 +443,7 @@ fn a_mark_that_was_put_on_a_node_without_an_entry_does_not_come_again_after_the_
 /// A load balancer hears of a mark when it arrives, not when the operator decided to write it; whoever starts afterwards reads of that
 /// time alone.
 #[test]
-fn a_claim_that_arrives_late_has_its_whole_grace_though_another_operator_goes_on() {
+fn a_late_claim_has_its_whole_grace_despite_another_operator() {
     let (first, second) = (false, true);
     let events = [
         Event::CatchUpAndAct(first),

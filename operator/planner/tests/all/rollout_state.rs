@@ -57,7 +57,7 @@ pub fn annotate(world: &mut World, node: &str, key: &str, value: &str) {
 }
 
 #[test]
-fn a_partition_keeps_its_share_of_nodes_rounded_up_at_what_they_run() {
+fn a_partition_keeps_its_share_of_nodes_rounded_up() {
     let (mut world, mut operator) = at_rest(&json!({"partition": "50%"}), 5, 2);
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 120);
@@ -70,7 +70,7 @@ fn a_partition_keeps_its_share_of_nodes_rounded_up_at_what_they_run() {
 }
 
 #[test]
-fn a_rollout_goes_on_while_it_proves_itself_beside_nodes_that_a_partition_keeps() {
+fn a_proving_rollout_goes_on_beside_nodes_kept_by_partition() {
     let (mut world, mut operator) = at_rest(&json!({"partition": 1, "provenAfterSeconds": 60}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 240, |world| on(world, 2) == 1).unwrap();
@@ -84,7 +84,7 @@ fn a_rollout_goes_on_while_it_proves_itself_beside_nodes_that_a_partition_keeps(
 }
 
 #[test]
-fn a_revision_that_proves_itself_on_all_nodes_but_those_that_a_partition_keeps_is_said_to_do_so() {
+fn a_partitioned_rollout_reports_that_its_revision_is_proving() {
     let (mut world, mut operator) = at_rest(&json!({"partition": 3, "provenAfterSeconds": 60}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     let is_through = |world: &World| on(world, 2) == 1 && world.cluster.ledger().is_some_and(|ledger| ledger.grants.is_empty());
@@ -118,7 +118,7 @@ fn a_revision_that_proves_itself_on_all_nodes_but_those_that_a_partition_keeps_i
 }
 
 #[test]
-fn nodes_that_a_partition_keeps_are_repaired_with_the_template_that_they_run() {
+fn nodes_kept_by_a_partition_are_repaired_with_their_template() {
     let (mut world, mut operator) = at_rest(&json!({"partition": "100%"}), 2, 1);
     edit(&mut world, |wish| wish.image = 2);
     seconds(&mut world, &mut operator, 10);
@@ -135,7 +135,7 @@ fn nodes_that_a_partition_keeps_are_repaired_with_the_template_that_they_run() {
 }
 
 #[test]
-fn a_partition_that_is_raised_turns_back_nodes_whose_pods_have_not_changed_yet() {
+fn a_raised_partition_turns_back_nodes_with_unchanged_pods() {
     let (mut world, mut operator) = at_rest(&Value::Null, 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 30, |world| world.cluster.ledger().is_some_and(|ledger| !ledger.grants.is_empty())).unwrap();
@@ -163,7 +163,7 @@ fn a_step_with_labels_reaches_these_nodes_alone() {
 }
 
 #[test]
-fn nodes_that_join_under_an_unproven_canary_run_the_proven_revision_and_do_not_move_its_set() {
+fn nodes_joining_under_an_unproven_canary_run_the_proven_revision() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 4, 2);
     edit(&mut world, |wish| wish.image = 2);
     seconds(&mut world, &mut operator, 60);
@@ -196,7 +196,7 @@ fn a_canary_whose_pods_restart_more_often_than_allowed_halts() {
 }
 
 #[test]
-fn what_a_node_failed_with_stays_its_reason_while_its_pods_change_theirs() {
+fn a_failed_node_keeps_its_reason_despite_new_pod_trouble() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 30}), 3, 1);
     edit(&mut world, |wish| wish.image = 99);
     seconds(&mut world, &mut operator, 120);
@@ -212,7 +212,7 @@ fn what_a_node_failed_with_stays_its_reason_while_its_pods_change_theirs() {
 }
 
 #[test]
-fn a_rollout_with_more_failures_allowed_goes_on_past_the_first() {
+fn a_rollout_that_allows_more_failures_goes_on_past_one() {
     for proven_after in [0, 30] {
         let rollout = json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 2, "provenAfterSeconds": proven_after});
         let (mut world, mut operator) = at_rest(&rollout, 4, 3);
@@ -248,7 +248,7 @@ fn a_rollout_with_more_failures_allowed_goes_on_past_the_first() {
 }
 
 #[test]
-fn a_failed_revision_is_rolled_back_inside_the_slots_held_and_not_tried_again() {
+fn a_failed_revision_is_rolled_back_within_the_held_slots() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 5, 2);
     edit(&mut world, |wish| wish.image = 99);
     let mut most = 0;
@@ -270,7 +270,7 @@ fn a_failed_revision_is_rolled_back_inside_the_slots_held_and_not_tried_again() 
 }
 
 #[test]
-fn a_revision_that_the_rest_of_the_spec_contradicts_is_not_gone_back_to() {
+fn no_rollback_goes_to_a_revision_that_the_spec_contradicts() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
     // Two pods of a node can have no host port.
     let port = |cluster: &mut Cluster, ports: Value, pods: i32| {
@@ -294,7 +294,7 @@ fn a_revision_that_the_rest_of_the_spec_contradicts_is_not_gone_back_to() {
 }
 
 #[test]
-fn a_revision_that_was_gone_back_to_and_that_the_spec_contradicts_later_is_left_by_a_retry() {
+fn a_retry_leaves_a_former_revision_that_the_spec_contradicts() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
     let edit = |cluster: &mut Cluster, image: &str, ports: Value, pods: i32| {
         cluster.edit_resource(|resource| {
@@ -324,7 +324,7 @@ fn a_revision_that_was_gone_back_to_and_that_the_spec_contradicts_later_is_left_
 }
 
 #[test]
-fn a_rollback_by_number_pins_the_revision_while_it_is_set_and_zero_means_the_one_before() {
+fn a_rollback_by_number_pins_the_revision_while_set() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     for image in [2, 3] {
         edit(&mut world, |wish| wish.image = image);
@@ -345,7 +345,7 @@ fn a_rollback_by_number_pins_the_revision_while_it_is_set_and_zero_means_the_one
 }
 
 #[test]
-fn history_keeps_the_limit_and_what_is_in_use_and_a_revision_that_returns_is_the_newest() {
+fn history_keeps_its_limit_and_the_revisions_in_use() {
     let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
     edit(&mut world, |wish| wish.history = Some(1));
     for image in [2, 3, 4, 1] {
@@ -360,7 +360,7 @@ fn history_keeps_the_limit_and_what_is_in_use_and_a_revision_that_returns_is_the
 }
 
 #[test]
-fn a_revision_at_which_a_partition_keeps_a_node_stays_recorded_beyond_the_limit() {
+fn a_revision_kept_by_partition_stays_recorded_beyond_the_limit() {
     let (mut world, mut operator) = at_rest(&json!({"partition": 1}), 3, 2);
     edit(&mut world, |wish| wish.history = Some(0));
     // Which node is kept follows from hashes of names and revisions. Image 1 is that of the revision that all nodes ran last.
@@ -401,7 +401,7 @@ fn on_delete_updates_only_a_node_whose_pod_somebody_deleted() {
 }
 
 #[test]
-fn on_delete_updates_no_node_whose_pods_the_operator_itself_made_anew() {
+fn on_delete_updates_no_node_whose_pods_the_operator_recreated() {
     let mut world = World::new(Wish { on_delete: true, ..Wish::new(Marks::Token, 1) }, 3);
     let mut operator = Operator::default();
     world.run_until(&mut operator, 120, World::is_converged).unwrap();
@@ -423,7 +423,7 @@ fn on_delete_updates_no_node_whose_pods_the_operator_itself_made_anew() {
 }
 
 #[test]
-fn a_canary_step_that_selects_no_node_proves_nothing_and_waits_for_a_person() {
+fn a_canary_step_that_selects_no_node_proves_nothing() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodeSelector": {"canary": "ture"}}]}), 4, 2);
     edit(&mut world, |wish| wish.image = 2);
     let plan = seconds(&mut world, &mut operator, 60);
@@ -444,7 +444,7 @@ fn a_canary_step_that_selects_no_node_proves_nothing_and_waits_for_a_person() {
 }
 
 #[test]
-fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and_comes_back() {
+fn an_autoscalers_drain_exceeds_the_budget_and_blocks_others() {
     for taint in names::DEPARTURE_TAINTS {
         let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
         edit(&mut world, |wish| wish.image = 2);
@@ -466,7 +466,7 @@ fn a_node_that_an_autoscaler_takes_is_drained_above_the_budget_blocks_others_and
 }
 
 #[test]
-fn a_failed_node_is_tried_again_when_somebody_asks_and_counts_its_time_anew() {
+fn a_retry_on_a_failed_node_restarts_its_deadline() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 3, 1);
     edit(&mut world, |wish| wish.image = 99);
     seconds(&mut world, &mut operator, 60);
@@ -498,7 +498,7 @@ fn a_retry_while_paused_begins_nothing_anew() {
 }
 
 #[test]
-fn nodes_that_a_spec_leaves_behind_which_is_no_longer_valid_say_so() {
+fn nodes_left_behind_by_an_invalid_spec_say_so() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();
@@ -510,7 +510,7 @@ fn nodes_that_a_spec_leaves_behind_which_is_no_longer_valid_say_so() {
 }
 
 #[test]
-fn what_leaves_is_let_go_after_its_grace_though_the_spec_ceases_to_be_valid() {
+fn a_leaving_node_is_released_after_grace_despite_invalid_spec() {
     for marks in [Marks::Token, Marks::Node] {
         let mut world = World::new(Wish::new(marks, 1), 3);
         let mut operator = Operator::default();
@@ -527,7 +527,7 @@ fn what_leaves_is_let_go_after_its_grace_though_the_spec_ceases_to_be_valid() {
 }
 
 #[test]
-fn a_resource_whose_spec_is_not_valid_is_deleted_whatever_is_under_way() {
+fn a_resource_with_invalid_spec_is_deleted_during_an_update() {
     for marks in [Marks::Token, Marks::Node] {
         for pods_changed in [false, true] {
             let mut world = World::new(Wish::new(marks, 1), 3);
@@ -547,7 +547,7 @@ fn a_resource_whose_spec_is_not_valid_is_deleted_whatever_is_under_way() {
 }
 
 #[test]
-fn what_leaves_is_let_go_though_the_spec_ceases_to_be_valid_and_somebody_gives_it_replicas_again() {
+fn leaving_nodes_are_released_despite_invalid_spec_and_new_replicas() {
     let (mut world, mut operator) = at_rest(&Value::Null, 2, 1);
     world.change(|cluster| cluster.edit_node("n0", |node| node["metadata"]["labels"]["ingress"] = "false".into()));
     world.run_until(&mut operator, 60, |world| world.cluster.deployments["edge-n0"]["spec"]["replicas"] == 0).unwrap();
@@ -557,7 +557,7 @@ fn what_leaves_is_let_go_though_the_spec_ceases_to_be_valid_and_somebody_gives_i
 }
 
 #[test]
-fn the_way_back_of_a_node_whose_pods_are_not_ready_does_not_become_an_update_while_paused() {
+fn an_unready_nodes_return_becomes_no_update_while_paused() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     world.change(|cluster| {
         let later = cluster.now + 200;
@@ -577,7 +577,7 @@ fn the_way_back_of_a_node_whose_pods_are_not_ready_does_not_become_an_update_whi
 }
 
 #[test]
-fn a_slot_that_a_person_releases_is_free_and_its_node_is_left_alone_until_somebody_asks() {
+fn a_release_annotation_frees_only_the_slot_that_it_names() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "maxFailedNodes": 3}), 3, 2);
     edit(&mut world, |wish| wish.image = 99);
     seconds(&mut world, &mut operator, 60);
@@ -616,7 +616,7 @@ fn a_ledger_that_has_to_be_rebuilt_remembers_what_failed() {
 }
 
 #[test]
-fn a_node_that_failed_gets_the_corrected_template_first_also_outside_windows_and_in_a_canary() {
+fn a_failed_node_gets_the_corrected_template_first_despite_windows() {
     let never = json!([{"schedule": "0 0 29 2 *", "duration": "1m", "timeZone": "Etc/UTC"}]);
     for more in [json!({"windows": never}), json!({"steps": [{"nodes": 1, "pause": true}]})] {
         let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 4, 1);
@@ -633,7 +633,7 @@ fn a_node_that_failed_gets_the_corrected_template_first_also_outside_windows_and
 }
 
 #[test]
-fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision() {
+fn failed_nodes_outside_the_canary_return_to_the_proven_revision() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20}), 5, 2);
     edit(&mut world, |wish| wish.image = 99);
     seconds(&mut world, &mut operator, 60);
@@ -647,7 +647,7 @@ fn a_node_that_failed_and_is_not_in_the_canary_goes_back_to_the_proven_revision(
 }
 
 #[test]
-fn a_canary_whose_status_was_wiped_reaches_no_more_nodes_than_its_first_step() {
+fn a_canary_with_wiped_status_stays_within_its_first_step() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 2, "pause": true}]}), 5, 2);
     edit(&mut world, |wish| wish.image = 2);
     seconds(&mut world, &mut operator, 60);
@@ -660,7 +660,7 @@ fn a_canary_whose_status_was_wiped_reaches_no_more_nodes_than_its_first_step() {
 
 /// Somebody has deleted the `ControllerRevision` of what the node runs.
 #[test]
-fn a_node_that_a_canary_has_not_reached_keeps_what_it_runs_when_its_drain_is_called_off_though_that_is_recorded_nowhere() {
+fn a_cancelled_drain_keeps_an_unrecorded_revision_outside_the_canary() {
     let (mut world, mut operator) = at_rest(&json!({"steps": [{"nodes": 1, "pause": true}]}), 3, 1);
     edit(&mut world, |wish| wish.image = 2);
     seconds(&mut world, &mut operator, 60);

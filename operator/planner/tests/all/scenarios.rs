@@ -44,7 +44,7 @@ fn replaced(world: &World, before: &[String]) -> std::collections::BTreeSet<Stri
 }
 
 #[test]
-fn when_all_pods_become_unready_at_once_no_more_than_the_budget_is_replaced() {
+fn mass_unreadiness_replaces_pods_only_within_the_budget() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(Wish::new(marks, 2), 8);
         let before: Vec<_> = world.cluster.pods.iter().map(|pod| pod.name.clone()).collect();
@@ -67,7 +67,7 @@ fn when_all_pods_become_unready_at_once_no_more_than_the_budget_is_replaced() {
 }
 
 #[test]
-fn a_node_that_leaves_while_its_deployment_is_missing_is_let_go() {
+fn a_leaving_node_whose_deployment_is_missing_is_released() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Both, 1), 1);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     for _ in 0..3 {
@@ -81,7 +81,7 @@ fn a_node_that_leaves_while_its_deployment_is_missing_is_let_go() {
 }
 
 #[test]
-fn a_node_that_loses_its_pods_in_an_update_gets_them_back_when_they_are_wanted_again() {
+fn pods_lost_in_an_update_return_when_wanted_again() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
     world.change(|cluster| cluster.edit_wish(|wish| wish.pods = 0));
     world.run_until(&mut operator, 60, |world| world.cluster.pods.is_empty()).unwrap();
@@ -90,7 +90,7 @@ fn a_node_that_loses_its_pods_in_an_update_gets_them_back_when_they_are_wanted_a
 }
 
 #[test]
-fn while_paused_a_grant_is_not_begun_again_on_a_deployment_that_was_made_anew() {
+fn a_paused_grant_does_not_restart_on_a_recreated_deployment() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world.fair_second(&mut operator);
@@ -112,7 +112,7 @@ fn while_paused_a_grant_is_not_begun_again_on_a_deployment_that_was_made_anew() 
 }
 
 #[test]
-fn a_template_that_somebody_edited_is_put_right_though_its_deployment_was_deleted_beneath_its_pods() {
+fn a_foreign_template_edit_is_corrected_despite_an_orphaning_deletion() {
     for pod_update in ["Recreate", "InPlaceIfPossible"] {
         let (mut world, mut operator) = settled(Wish { pod_update, ..Wish::new(Marks::Token, 1) }, 2);
         world.edit_deployment("edge-n1", |deployment| deployment["spec"]["template"]["metadata"]["labels"]["app"] = "other".into());
@@ -123,7 +123,7 @@ fn a_template_that_somebody_edited_is_put_right_though_its_deployment_was_delete
 }
 
 #[test]
-fn a_node_that_begins_to_serve_after_it_was_to_be_removed_for_nothing_waits_for_its_slot() {
+fn a_removal_waits_for_a_slot_once_the_node_serves() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
     world.change(|cluster| cluster.join("n9"));
     for _ in 0..4 {
@@ -194,7 +194,7 @@ fn arrives_late(marks: Marks, image: u8) -> Option<bool> {
 }
 
 #[test]
-fn what_was_sent_before_the_ledger_was_lost_takes_no_node_out_beside_that_of_the_new_ledger() {
+fn late_writes_from_a_lost_ledger_take_no_node_out() {
     for marks in [Marks::Token, Marks::Node] {
         let arrived: Vec<_> = (3..15).filter_map(|image| arrives_late(marks, image)).collect();
         assert!(arrived.len() >= 3, "{marks:?}: another node was next {} times", arrived.len());
@@ -203,7 +203,7 @@ fn what_was_sent_before_the_ledger_was_lost_takes_no_node_out_beside_that_of_the
 }
 
 #[test]
-fn a_lost_ledger_of_many_nodes_is_fenced_in_parts_and_comes_back() {
+fn a_lost_ledger_of_many_nodes_is_fenced_in_parts() {
     let nodes = 150;
     let (mut world, mut operator) = settled(Wish::new(Marks::Node, 1), nodes);
     world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
@@ -222,7 +222,7 @@ fn a_lost_ledger_of_many_nodes_is_fenced_in_parts_and_comes_back() {
 }
 
 #[test]
-fn a_lost_ledger_is_not_rebuilt_from_what_a_watch_shows_that_may_lag() {
+fn a_lost_ledger_is_rebuilt_only_from_lists() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
     world.change(|cluster| cluster.edit_resource(|resource| resource.status = None));
     let mut rebuilt = None;
@@ -245,7 +245,7 @@ fn a_lost_ledger_is_not_rebuilt_from_what_a_watch_shows_that_may_lag() {
 }
 
 #[test]
-fn a_detacher_that_never_answers_halts_aborts_or_is_passed_over_as_configured() {
+fn a_silent_detacher_halts_aborts_or_proceeds_as_configured() {
     for (policy, touched) in [("Halt", 0), ("Abort", 0), ("Proceed", 3)] {
         let wish = Wish { on_timeout: policy, ..Wish::new(Marks::Timestamp, 1) };
         let (mut world, mut operator) = settled(wish, 3);
@@ -265,7 +265,7 @@ fn a_detacher_that_never_answers_halts_aborts_or_is_passed_over_as_configured() 
 }
 
 #[test]
-fn a_node_that_was_given_up_frees_its_slot_when_the_template_goes_back() {
+fn an_aborted_node_frees_its_slot_after_the_template_reverts() {
     let wish = Wish { on_timeout: "Abort", ..Wish::new(Marks::Timestamp, 1) };
     let (mut world, mut operator) = settled(wish, 3);
     world.change(|cluster| {
@@ -285,7 +285,7 @@ fn a_node_that_was_given_up_frees_its_slot_when_the_template_goes_back() {
 const LABEL: usize = 1;
 
 #[test]
-fn a_label_takes_a_node_out_while_its_pods_change_and_goes_when_they_are_ready() {
+fn a_label_takes_nodes_out_until_their_pods_are_ready() {
     let (mut world, mut operator) = settled(Wish { key: LABEL, ..Wish::new(Marks::Node, 1) }, 3);
     let key = world::wish::KEYS[LABEL].strip_prefix(crds::names::LABEL_MARK).unwrap();
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
@@ -305,7 +305,7 @@ fn a_label_takes_a_node_out_while_its_pods_change_and_goes_when_they_are_ready()
 }
 
 #[test]
-fn a_label_that_somebody_else_put_on_is_named_and_stays() {
+fn a_foreign_label_is_named_in_the_status_and_stays() {
     let (mut world, mut operator) = settled(Wish { key: LABEL, ..Wish::new(Marks::Node, 2) }, 3);
     let key = world::wish::KEYS[LABEL].strip_prefix(crds::names::LABEL_MARK).unwrap();
     world.change(|cluster| cluster.edit_node("n1", |node| node["metadata"]["labels"][key] = "by-hand".into()));
@@ -343,7 +343,7 @@ fn deletion_leaves_nothing_and_puts_the_users_own_annotation_back() {
 }
 
 #[test]
-fn the_annotation_of_a_claim_whose_token_was_taken_away_goes_when_the_node_is_done() {
+fn a_claim_annotation_is_removed_despite_its_missing_token() {
     for phase in [Phase::Claimed, Phase::Updating] {
         let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
@@ -363,7 +363,7 @@ fn the_annotation_of_a_claim_whose_token_was_taken_away_goes_when_the_node_is_do
 }
 
 #[test]
-fn a_node_that_a_person_takes_out_by_hand_is_named_with_the_annotation() {
+fn nodes_taken_out_by_hand_are_named_with_their_annotation() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 2);
     let key = crds::names::TO_BE_UPDATED_ANNOTATION;
     world.change(|cluster| cluster.edit_deployment("edge-n0", |deployment| deployment["metadata"]["annotations"][key] = "".into()));
@@ -396,7 +396,7 @@ fn held_after(world: &mut World, operator: &mut Operator, seconds: usize, node: 
 }
 
 #[test]
-fn no_pod_is_touched_while_the_health_port_still_answers_200() {
+fn pods_stay_unchanged_while_the_health_port_answers_200() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
     world.change(|cluster| {
         cluster.hanging.insert("n0".into(), answer(true, crds::token::Phase::Closed));
@@ -409,7 +409,7 @@ fn no_pod_is_touched_while_the_health_port_still_answers_200() {
 }
 
 #[test]
-fn a_slot_is_not_freed_while_the_health_port_still_answers_for_an_earlier_phase() {
+fn a_health_port_answering_an_earlier_phase_keeps_the_slot() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
     world.change(|cluster| {
         for node in ["n0", "n1"] {
@@ -462,7 +462,7 @@ fn taint_by_gate(world: &mut World, node: &str, effect: &str) {
 }
 
 #[test]
-fn nothing_on_a_node_changes_before_the_gate_that_asks_for_it_has_tainted_the_node() {
+fn a_granted_node_changes_only_after_the_gate_taints_it() {
     for marks in ALL_MARKS {
         let (mut world, mut operator) = settled(Wish::new(marks, 1), 2);
         operator.gates = tainting();
@@ -490,7 +490,7 @@ fn nothing_on_a_node_changes_before_the_gate_that_asks_for_it_has_tainted_the_no
 }
 
 #[test]
-fn an_update_goes_on_without_the_taint_after_a_minute_and_at_once_where_the_gate_is_gone() {
+fn an_update_continues_without_the_taint_after_a_minute() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
     operator.gates = tainting();
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
@@ -504,7 +504,7 @@ fn an_update_goes_on_without_the_taint_after_a_minute_and_at_once_where_the_gate
 }
 
 #[test]
-fn a_new_node_with_the_taint_of_any_gate_has_replicas_to_wait_for() {
+fn a_new_node_tainted_by_any_gate_has_wanted_replicas() {
     for (key, passing, awaited) in [("example.com/cni", true, true), ("example.com/cni", false, false), ("readiness.k8s.io/x", false, true)]
     {
         let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
@@ -522,7 +522,7 @@ fn a_new_node_with_the_taint_of_any_gate_has_replicas_to_wait_for() {
 }
 
 #[test]
-fn gates_are_told_of_what_runs_while_the_spec_is_not_valid_and_nothing_of_a_node_that_may_not_be_chosen() {
+fn gates_see_running_replicas_while_the_spec_is_invalid() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
     operator.gates = GateLinks { watched: true, ..GateLinks::default() };
     let mut told = |world: &mut World| world.fair_second(&mut operator).unwrap().replicas.unwrap();
@@ -561,7 +561,7 @@ fn deletion_and_an_autoscaler_wait_for_no_gate() {
 }
 
 #[test]
-fn a_taint_that_would_evict_pods_is_told_until_a_revision_is_rolled_out_that_bears_it_and_no_update_waits_for_it() {
+fn an_evicting_taint_is_reported_until_a_tolerating_revision_runs() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 1);
     let mut gates = tainting();
     let mut gate = Gate::clone(&gates.tainting[0]);
@@ -584,7 +584,7 @@ fn a_taint_that_would_evict_pods_is_told_until_a_revision_is_rolled_out_that_bea
 }
 
 #[test]
-fn a_pod_that_pulls_images_and_was_refused_by_its_kubelet_makes_way_for_another() {
+fn a_refused_pull_pod_is_replaced_after_a_pause() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Deployment, 1), 2);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     operator.catch_up(&world);
@@ -676,7 +676,7 @@ fn a_removal_ends_though_somebody_gives_the_deployment_replicas_again() {
 }
 
 #[test]
-fn a_resource_whose_gates_cannot_be_read_says_so_keeps_what_runs_and_goes_on_once_they_can() {
+fn unreadable_gates_are_reported_and_hold_updates_until_readable() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
     operator.gates.unreadable = Some("NodeReadinessGates (nodereadinessgates is forbidden)".into());
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));

@@ -42,7 +42,7 @@ fn reason(world: &mut World, operator: &mut Operator, node: &str) -> Option<&'st
 }
 
 #[test]
-fn each_zone_has_its_budget_within_that_of_the_fleet_and_zones_take_turns() {
+fn zones_take_turns_within_zone_and_fleet_budgets() {
     for (budget, at_once) in [(6, 2), (2, 2), (1, 1)] {
         let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, budget) }, 6);
         let seen = roll_out(&mut world, &mut operator);
@@ -90,7 +90,7 @@ fn a_node_that_waits_for_another_zone_says_for_which() {
 }
 
 #[test]
-fn a_node_of_a_zone_whose_budget_is_used_up_says_so() {
+fn a_node_waiting_for_its_zones_budget_says_so() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, 4) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     let plan = world.fair_second(&mut operator).unwrap();
@@ -100,7 +100,7 @@ fn a_node_of_a_zone_whose_budget_is_used_up_says_so() {
 }
 
 #[test]
-fn a_node_that_got_another_label_takes_a_slot_in_both_zones() {
+fn a_relabelled_node_takes_a_slot_in_both_zones() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneEach, ..Wish::new(Marks::Token, 4) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world.fair_second(&mut operator);
@@ -134,7 +134,7 @@ fn as_many_nodes_as_must_stay_available_do() {
 }
 
 #[test]
-fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
+fn a_lost_kubelet_uses_the_budget_unless_ignored() {
     for ignored in [false, true] {
         let (mut world, mut operator) = settled(Wish { ignores_not_ready: ignored, ..Wish::new(Marks::Token, 1) }, 3);
         world.change(|cluster| {
@@ -157,7 +157,7 @@ fn a_node_whose_kubelet_is_lost_uses_up_the_budget_unless_told_to_be_ignored() {
 }
 
 #[test]
-fn a_node_that_is_lost_in_its_update_keeps_its_slot_and_the_rollout_names_it() {
+fn a_node_lost_in_its_update_keeps_its_slot() {
     for ignored in [false, true] {
         let (mut world, mut operator) = settled(Wish { ignores_not_ready: ignored, ..Wish::new(Marks::Token, 1) }, 3);
         world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
@@ -186,7 +186,7 @@ fn a_node_that_is_lost_in_its_update_keeps_its_slot_and_the_rollout_names_it() {
 }
 
 #[test]
-fn a_node_that_a_person_leaves_out_stays_as_it_is_says_so_and_holds_nobody_up() {
+fn a_skipped_node_stays_unchanged_without_delaying_others() {
     let (mut world, mut operator) = settled(Wish::new(Marks::Token, 1), 3);
     let skip = |world: &mut World, value: Option<&str>| {
         world.change(|cluster| {
@@ -213,7 +213,7 @@ fn a_node_that_a_person_leaves_out_stays_as_it_is_says_so_and_holds_nobody_up() 
 }
 
 #[test]
-fn with_one_zone_at_a_time_a_drain_elsewhere_begins_no_second_zone() {
+fn one_zone_at_a_time_holds_despite_a_drain_elsewhere() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 3) }, 4);
     let drain = |world: &mut World, node: &str| {
         let taints = serde_json::json!([{"key": crds::names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
@@ -231,7 +231,7 @@ fn with_one_zone_at_a_time_a_drain_elsewhere_begins_no_second_zone() {
 }
 
 #[test]
-fn with_one_zone_at_a_time_nodes_that_are_down_elsewhere_and_use_the_budget_up_go_first() {
+fn down_nodes_using_the_budget_precede_their_zones_turn() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world
@@ -249,7 +249,7 @@ fn with_one_zone_at_a_time_nodes_that_are_down_elsewhere_and_use_the_budget_up_g
 }
 
 #[test]
-fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
+fn a_freed_slot_is_granted_in_the_same_write() {
     for marks in [Marks::Token, Marks::Both] {
         let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
         let seen = roll_out(&mut world, &mut operator);
@@ -260,7 +260,7 @@ fn the_write_that_gives_a_place_back_gives_it_to_the_next_node() {
 }
 
 #[test]
-fn a_drain_takes_its_slot_before_anything_is_begun_in_the_same_pass() {
+fn drains_take_their_slots_before_updates_in_a_pass() {
     for drained in ["n0", "n1", "n2", "n3"] {
         let (mut world, mut operator) = settled(Wish { minimum: 2, ..Wish::new(Marks::Token, 2) }, 4);
         let taint = serde_json::json!([{"key": crds::names::CLUSTER_AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
@@ -293,7 +293,7 @@ fn leave(world: &mut World, nodes: &[&str]) {
 }
 
 #[test]
-fn nodes_that_leave_serve_on_until_as_many_others_do_as_must() {
+fn leaving_nodes_serve_until_the_minimum_serves_without_them() {
     let (mut world, mut operator) = settled(Wish { minimum: 3, ..Wish::new(Marks::Token, 2) }, 4);
     let joining = ["m0", "m1", "m2", "m3"];
     for node in joining {
@@ -328,7 +328,7 @@ fn settled_with_a_share() -> (World, Operator) {
 }
 
 #[test]
-fn a_share_that_must_stay_is_of_chosen_and_leaving_nodes() {
+fn a_minimum_share_counts_chosen_and_leaving_nodes() {
     let (mut world, mut operator) = settled_with_a_share();
     for node in ["m0", "m1"] {
         world.change(|cluster| {
@@ -354,7 +354,7 @@ fn a_share_that_must_stay_is_of_chosen_and_leaving_nodes() {
 }
 
 #[test]
-fn a_share_keeps_no_node_that_leaves_once_all_chosen_ones_serve() {
+fn a_minimum_share_releases_leaving_nodes_once_all_chosen_serve() {
     let (mut world, mut operator) = settled_with_a_share();
     // Two are left, of whom and one more 75 % would be three.
     leave(&mut world, &["n0", "n1"]);
@@ -362,7 +362,7 @@ fn a_share_keeps_no_node_that_leaves_once_all_chosen_ones_serve() {
 }
 
 #[test]
-fn what_leaves_last_waits_for_a_lower_minimum_and_the_resource_says_so() {
+fn a_last_leaving_node_waits_for_a_lower_minimum() {
     let (mut world, mut operator) = settled(Wish { minimum: 2, ..Wish::new(Marks::Token, 2) }, 3);
     leave(&mut world, &["n0", "n1"]);
     let plan = seconds(&mut world, &mut operator, 120);
@@ -414,7 +414,7 @@ fn no_minimum_keeps_what_goes_anyway_or_does_not_serve() {
 }
 
 #[test]
-fn a_node_that_broke_before_its_revision_was_proved_is_none_of_those_that_must_stay_available() {
+fn a_node_broken_before_proof_does_not_count_as_available() {
     let (mut world, mut operator) = proving(&json!({}), 3, 2);
     edit(&mut world, |wish| (wish.minimum, wish.image) = (2, 2));
     world.run_until(&mut operator, 60, |world| on(world, 2) == 1).unwrap();

@@ -70,14 +70,14 @@ fn with_one_mark_the_other_object_is_left_alone() {
 }
 
 #[test]
-fn without_marks_pods_change_at_once_and_the_grace_is_nobodys() {
+fn without_marks_pods_change_without_waiting_for_grace() {
     let view = StepView { entry: None, graced: false, ..marks(false, false) };
     assert_eq!(step(&view), Step::Update);
     assert_eq!(step(&StepView { token: token(ID, Phase::Degrading), ..view }), Step::Close);
 }
 
 #[test]
-fn a_mark_that_is_found_holding_is_in_use_whatever_the_grant_says() {
+fn a_mark_found_holding_is_used_despite_the_grant() {
     for phase in [Phase::Claimed, Phase::Updating] {
         assert_eq!(step(&StepView { token: token(3, phase), entry: None, ..marks(false, false) }), Step::Claim, "{phase:?}");
     }
@@ -86,14 +86,14 @@ fn a_mark_that_is_found_holding_is_in_use_whatever_the_grant_says() {
 }
 
 #[test]
-fn nothing_changes_a_pod_before_its_grace_is_over_but_the_way_back_needs_none() {
+fn pods_change_only_after_the_grace_except_on_abort() {
     let view = StepView { token: token(ID, Phase::Claimed), entry: entry(ID, EntryPhase::Detached), graced: false, ..granted() };
     assert_eq!(step(&view), Step::AwaitGrace);
     assert_eq!(step(&kind(view, GrantReason::Abort)), Step::Update);
 }
 
 #[test]
-fn a_node_is_attached_and_closed_only_when_it_is_complete() {
+fn a_node_is_attached_and_closed_only_when_complete() {
     for entry in [entry(ID, EntryPhase::Detached), entry(ID, EntryPhase::Attached)] {
         assert_eq!(step(&StepView { token: token(ID, Phase::Updating), entry, complete: false, ..granted() }), Step::AwaitComplete);
     }
@@ -111,7 +111,7 @@ fn a_grant_is_released_only_from_closed_attached_and_soaked() {
 }
 
 #[test]
-fn a_grant_gives_way_when_it_is_not_wanted_or_objects_are_ahead_of_it() {
+fn an_unwanted_or_outdated_grant_is_retargeted_before_it_completes() {
     let unwanted = StepView { wanted: false, ..granted() };
     let ahead = |id| StepView { token: token(id, Phase::Closed), ..granted() };
     let rows = [
@@ -136,7 +136,7 @@ fn a_grant_gives_way_when_it_is_not_wanted_or_objects_are_ahead_of_it() {
 }
 
 #[test]
-fn a_removal_takes_the_deployment_then_the_entry_then_the_label_then_the_slot() {
+fn a_removal_takes_deployment_entry_label_and_slot_in_order() {
     let remove = kind(StepView { pods_left: false, ..granted() }, GrantReason::Remove);
     let attached = entry(ID, EntryPhase::Attached);
     let rows = [

@@ -312,7 +312,7 @@ fn cap() -> usize {
 }
 
 #[test]
-fn nothing_is_re_created_unless_somebody_asks_for_it_and_every_state_comes_to_an_end() {
+fn pods_are_recreated_only_on_request_and_every_state_ends() {
     let setups = [
         Setup { name: "alone", allowed: 2, left: NONE },
         Setup { name: "one pod at a time, two changes", allowed: 1, left: Left { changes: 2, ..NONE } },
@@ -365,7 +365,7 @@ fn beside_the_past(mutation: Option<Mutation>) -> Result<usize, String> {
 }
 
 #[test]
-fn no_late_write_of_any_moment_takes_effect_on_a_node_that_serves_again() {
+fn late_writes_do_not_affect_a_node_that_serves_again() {
     match beside_the_past(None) {
         Ok(states) => println!("{states} states"),
         Err(found) => panic!("{found}"),

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_overlap_that_have_one_taint_on_one_node_and_no_others() {
+    fn gates_overlap_only_with_the_same_taint_on_one_node() {
         const KEY: (&str, &str) = ("k", "NoSchedule");
         let both = gates(&[("a", KEY.0, KEY.1), ("b", KEY.0, KEY.1)]);
         for (case, world, nodes, found) in [
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_became_empty_is_taken_out_of_the_status() {
+    fn an_emptied_list_is_removed_from_the_status() {
         let blocked =
             NodeReadinessGateStatus { blocked: vec![crds::node_readiness_gate::BlockedRequirement::default()], ..Default::default() };
         assert_eq!(replaced(&blocked, &NodeReadinessGateStatus::default())["blocked"], serde_json::Value::Null);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_news_when_it_says_something_else_and_at_first_when_something_is_wrong_or_nodes_are_held() {
+    fn a_condition_is_news_when_changed_unless_calm_at_first() {
         let condition = |type_: &str, status: &str, reason: &str| -> Condition {
             let at = "2026-01-01T00:00:00Z";
             serde_json::from_value(json!({"type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": at}))

@@ -33,7 +33,7 @@ fn engine(client: Client, observer: Arc<Observer>) -> Engine {
 }
 
 #[tokio::test]
-async fn a_record_is_not_taken_for_that_of_a_gate_that_is_gone_before_gates_were_made() {
+async fn records_of_missing_gates_stay_until_all_gates_are_known() {
     let (service, _server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
     let (client, observer) = (Client::new(service, "default"), observer());
     let mut engine = engine(client, observer);
@@ -276,7 +276,7 @@ fn check(engine: &Engine, server: &Mutex<Server>, round: usize, held: bool) {
 }
 
 #[tokio::test]
-async fn five_thousand_nodes_cost_one_request_each_way_with_taint_and_record_and_a_status_below_four_kilobytes() {
+async fn five_thousand_nodes_cost_one_request_each_way() {
     let server = Arc::new(Mutex::new(Server::default()));
     let names: Vec<_> = (0..5_000).map(|index| format!("ip-10-0-{index}.eu-central-1.compute.internal")).collect();
     let mut engine = with_nodes(&server, &names).await;
@@ -291,7 +291,7 @@ async fn five_thousand_nodes_cost_one_request_each_way_with_taint_and_record_and
 }
 
 #[test]
-fn the_guide_says_how_many_nodes_are_written_to_at_once() {
+fn the_guide_states_how_many_nodes_are_written_concurrently() {
     let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/node-readiness-migration.md")).unwrap();
     let guide = guide.split_whitespace().collect::<Vec<_>>().join(" ");
     let says = format!("one write a node, {PARALLEL} at once");
@@ -299,7 +299,7 @@ fn the_guide_says_how_many_nodes_are_written_to_at_once() {
 }
 
 #[tokio::test]
-async fn a_patch_that_comes_too_late_is_counted_and_answered_with_the_newest_object() {
+async fn a_stale_patch_is_counted_and_answered_with_newest_object() {
     let server = Arc::new(Mutex::new(Server::default()));
     server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
     let (client, metrics) = (serve(&server), GateMetrics::registered(&mut Registry::default()));
@@ -323,7 +323,7 @@ async fn a_patch_that_comes_too_late_is_counted_and_answered_with_the_newest_obj
 }
 
 #[tokio::test]
-async fn a_node_that_changes_while_a_patch_of_it_is_under_way_waits_for_the_answer() {
+async fn a_node_changed_during_its_patch_waits_for_the_answer() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     let mut work = Work::new();
@@ -340,7 +340,7 @@ async fn a_node_that_changes_while_a_patch_of_it_is_under_way_waits_for_the_answ
 }
 
 #[tokio::test]
-async fn failures_count_in_a_row_and_a_patch_that_goes_through_ends_the_row() {
+async fn a_successful_patch_ends_a_row_of_failures() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
@@ -356,7 +356,7 @@ async fn failures_count_in_a_row_and_a_patch_that_goes_through_ends_the_row() {
 }
 
 #[tokio::test]
-async fn a_node_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_seen_of_it() {
+async fn a_node_with_failed_patch_waits_despite_new_observations() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
@@ -374,7 +374,7 @@ async fn a_node_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_se
 }
 
 #[tokio::test]
-async fn a_node_that_is_to_lose_its_release_in_a_while_is_looked_at_again_when_that_is_over() {
+async fn a_node_is_rechecked_when_its_release_is_to_end() {
     let server = Arc::new(Mutex::new(Server::default()));
     server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
     let mut engine = started(&server, continuous(&json!({"retaint": {"failingFor": "1h"}}))).await;
@@ -390,7 +390,7 @@ async fn a_node_that_is_to_lose_its_release_in_a_while_is_looked_at_again_when_t
 }
 
 #[tokio::test]
-async fn a_status_that_was_refused_is_written_at_the_next_tick_and_the_same_one_is_not_written_twice() {
+async fn a_refused_status_is_retried_and_an_equal_one_skipped() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     settle(&mut engine).await;
@@ -411,7 +411,7 @@ async fn a_status_that_was_refused_is_written_at_the_next_tick_and_the_same_one_
 }
 
 #[tokio::test]
-async fn nodes_do_not_wait_for_a_status_that_takes_long_and_only_one_is_under_way() {
+async fn nodes_do_not_wait_for_a_slow_status_write() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     settle(&mut engine).await;
@@ -435,7 +435,7 @@ async fn nodes_do_not_wait_for_a_status_that_takes_long_and_only_one_is_under_wa
 }
 
 #[tokio::test]
-async fn what_changes_no_gate_makes_nobody_look_at_every_node_and_what_changes_one_does() {
+async fn all_nodes_are_rechecked_only_when_a_gate_changes() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     settle(&mut engine).await;
@@ -485,7 +485,7 @@ fn condition(server: &Mutex<Server>, type_: &str) -> (String, String, Value) {
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_nothing_counts_as_held_meanwhile() {
+async fn a_missing_right_is_reported_in_status_until_it_exists() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned(), "n2".to_owned()]).await;
     server.lock().unwrap().refuses = Some(("PATCH", "/api/v1/nodes", 403));
@@ -512,7 +512,7 @@ async fn a_right_that_is_missing_is_said_in_the_status_until_it_is_there_and_not
 }
 
 #[tokio::test]
-async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so() {
+async fn a_taint_claimed_only_by_annotation_stays_with_an_event() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     settle(&mut engine).await;
@@ -550,7 +550,7 @@ async fn a_taint_that_only_an_annotation_calls_ours_stays_and_an_event_says_so()
 }
 
 #[tokio::test]
-async fn an_event_says_how_many_pods_came_to_a_node_before_its_taint_did() {
+async fn an_event_counts_intolerant_pods_that_preceded_the_taint() {
     let pod = |name: &str, owner: &str, tolerations: Value| {
         let owner = json!({"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "o"});
         json!({"metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"containers": [], "tolerations": tolerations}})
@@ -595,7 +595,7 @@ fn resource(more: &Value, status: &Value) -> GuardedResource {
 
 /// Passes wait for the gates, and would look again after a second.
 #[tokio::test(start_paused = true)]
-async fn all_resources_are_looked_at_as_soon_as_the_gates_are_known_though_none_is_about_them() {
+async fn all_resources_are_rechecked_as_soon_as_gates_are_known() {
     let (service, _server) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
     let observer = observer();
     observer.take(vec![resource(&json!({}), &Value::Null)]);
@@ -619,7 +619,7 @@ fn of_replicas() -> NodeReadinessGate {
 }
 
 #[tokio::test]
-async fn a_template_that_is_too_large_to_be_held_is_not_said_to_lack_a_toleration() {
+async fn an_oversized_template_is_not_reported_as_lacking_a_toleration() {
     let bears = json!([{"key": "edge", "operator": "Exists"}]);
     let large = json!([{"name": "x", "configMap": {"name": "x".repeat(planner::facts::SPEC_BYTES)}}]);
     for (more, wanted) in
@@ -635,7 +635,7 @@ async fn a_template_that_is_too_large_to_be_held_is_not_said_to_lack_a_toleratio
 }
 
 #[tokio::test]
-async fn a_gate_says_that_the_spec_of_a_resource_that_it_waits_for_is_not_valid_while_it_is_not() {
+async fn a_gate_reports_an_invalid_spec_of_its_awaited_resource() {
     let status = |valid: &str| json!({"conditions": [{"type": "Valid", "status": valid, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = started(&server, of_replicas()).await;

@@ -50,7 +50,7 @@ fn engine_refused_with(code: u16) -> (Engine, Key, Arc<std::sync::atomic::Atomic
 }
 
 #[tokio::test]
-async fn of_gates_that_are_too_many_no_spec_is_held_until_they_get_their_turn() {
+async fn specs_of_surplus_gates_are_dropped_until_their_turn() {
     let (mut engine, ..) = engine();
     engine.state.known().world.gates.clear();
     let gate = |index: usize| -> GuardedGate {
@@ -89,7 +89,7 @@ async fn of_gates_that_are_too_many_no_spec_is_held_until_they_get_their_turn() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn passes_over_resources_say_that_gates_cannot_be_listed_unless_it_passes_or_a_right_is_missing() {
+async fn lasting_failures_to_list_gates_are_reported_unless_forbidden() {
     let (mut engine, ..) = engine();
     engine.gates.link(BTreeMap::new());
     let told = |engine: &Engine| engine.gates.links("web", "edge", &json!({})).map(|links| links.unreadable.unwrap_or_default());
@@ -129,7 +129,7 @@ async fn namespaces_take_turns_however_many_pods_one_of_them_has() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_seen_of_it() {
+async fn a_pod_with_failed_patch_waits_despite_new_observations() {
     let (mut engine, key, asked) = engine();
     let mut work = Work::new();
     let mut settle = async |engine: &mut Engine| {
@@ -146,7 +146,7 @@ async fn a_pod_whose_patch_failed_is_left_alone_for_a_while_whatever_else_is_see
 }
 
 #[tokio::test]
-async fn a_pod_whose_patch_is_forbidden_is_told_of_until_it_needs_none() {
+async fn a_forbidden_pod_patch_is_reported_until_unneeded() {
     let (mut engine, key, _) = engine_refused_with(403);
     let mut work = Work::new();
     engine.reporter.changed(&World::default(), &BTreeMap::new(), &BTreeMap::new(), &engine.admission, &BTreeMap::new());

@@ -88,7 +88,7 @@ const RIGHT: &str = "PATCH /api/v1/namespaces/edge/serviceaccounts/x";
 const CHECKER: &str = "PATCH /apis/apps/v1/namespaces/edge/daemonsets/x";
 
 #[tokio::test]
-async fn nodes_come_before_the_ledger_and_a_breaker_before_other_nodes() {
+async fn node_writes_precede_the_ledger_and_breakers_come_first() {
     let (context, mut server) = context();
     let actions = vec![status(true), patch("a", Write::Claim), patch("b", Write::Breaker)];
     let (asked, outcome) = carried_out(&context, &mut server, &snapshot(false), actions, &mut Memory::default(), |_| 200).await;
@@ -121,7 +121,7 @@ async fn a_health_checker_waits_for_its_rights() {
 }
 
 #[tokio::test]
-async fn a_status_is_written_once_a_second_and_a_grant_at_once() {
+async fn a_status_is_written_once_a_second_unless_urgent() {
     for (urgent, asked) in [(true, vec![STATUS]), (false, vec![])] {
         let (context, mut server) = context();
         let mut memory = Memory::default();
@@ -133,7 +133,7 @@ async fn a_status_is_written_once_a_second_and_a_grant_at_once() {
 }
 
 #[tokio::test]
-async fn what_has_changed_is_decided_anew_soon_and_not_written_again_by_the_same_view() {
+async fn after_a_conflict_the_same_view_is_not_written_again() {
     let (context, mut server) = context();
     let mut memory = Memory::default();
     let (asked, outcome) = carried_out(&context, &mut server, &snapshot(false), vec![status(true)], &mut memory, |_| 409).await;
@@ -148,7 +148,7 @@ async fn what_has_changed_is_decided_anew_soon_and_not_written_again_by_the_same
 }
 
 #[tokio::test]
-async fn what_is_refused_for_a_node_stops_no_other_and_is_told_in_the_status() {
+async fn a_refusal_for_one_node_stops_no_other_node() {
     let (context, mut server) = context();
     let actions = vec![patch("a", Write::Claim), patch("b", Write::Claim)];
     let answer = |request: &str| if request == A { 422 } else { 200 };
@@ -226,7 +226,7 @@ async fn remembered<T>(context: &Context, read: impl FnOnce(&Memory) -> T) -> T 
 }
 
 #[tokio::test]
-async fn nothing_is_decided_before_the_watches_have_shown_our_own_writes() {
+async fn nothing_is_decided_until_watches_show_our_own_writes() {
     let (context, server) = context();
     let resource = observed(&context, &resource());
     let mut memory = Memory::of("0a1b2c3d-0000");
@@ -236,7 +236,7 @@ async fn nothing_is_decided_before_the_watches_have_shown_our_own_writes() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_a_resource_that_had_the_name_before() {
+async fn memory_of_a_former_resource_of_that_name_is_dropped() {
     let (context, server) = context();
     let context = Arc::new(context);
     let resource = observed(&context, &resource());
@@ -260,7 +260,7 @@ async fn rebuilding(memory: Memory) -> (Arc<Context>, Vec<String>) {
 }
 
 #[tokio::test]
-async fn what_is_remembered_of_deployments_and_nodes_that_are_no_more_is_forgotten_by_the_next_pass() {
+async fn removed_deployments_and_nodes_are_forgotten_by_the_next_pass() {
     let mut memory = Memory::of("0a1b2c3d-0000");
     memory.written_generations.insert("gone".into(), 3);
     memory.refuse("gone", NodeObject::Deployment, "exceeded quota", 1);
@@ -270,7 +270,7 @@ async fn what_is_remembered_of_deployments_and_nodes_that_are_no_more_is_forgott
 }
 
 #[tokio::test]
-async fn while_a_ledger_is_rebuilt_the_view_is_listed_anew_and_ids_of_before_are_dropped() {
+async fn a_rebuild_relists_the_view_and_drops_reserved_ids() {
     let (context, asked) = rebuilding(with_reserved("0a1b2c3d-0000")).await;
     assert_eq!(asked, ["GET /apis/apps/v1/namespaces/edge/deployments", "GET /api/v1/nodes"]);
     let known = remembered(&context, |memory| (memory.reserved.len(), memory.listed_for)).await;

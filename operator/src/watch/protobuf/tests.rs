@@ -66,7 +66,7 @@ where
 }
 
 #[tokio::test]
-async fn nodes_and_pods_in_protobuf_have_every_field_that_is_read_of_them_in_json() {
+async fn nodes_and_pods_decode_alike_from_protobuf_and_json() {
     protobuf_equals_json::<Node>(NODE).await;
     protobuf_equals_json::<Pod>(POD).await;
 }
@@ -82,7 +82,7 @@ async fn a_refusal_in_protobuf_says_what_it_would_in_json() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_cannot_be_read_keeps_its_code_and_json_is_asked_for_from_then_on() {
+async fn an_unreadable_refusal_keeps_its_code_and_switches_to_json() {
     let (client, asked) = server(|_| (403, PROTOBUF, vec![b"no protobuf".to_vec()]));
     for _ in 0..2 {
         let refused = watched::<Partial<Node>>(client.clone()).await.expect_err("a refusal");
@@ -99,7 +99,7 @@ fn last_words(words: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_termination_message_that_is_no_text_is_read_as_in_json() {
+async fn invalid_bytes_of_a_termination_message_are_replaced() {
     let pod = Unknown {
         type_meta: Some(TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() }),
         raw: last_words(b"port \xff is taken").into(),
@@ -114,7 +114,7 @@ async fn a_termination_message_that_is_no_text_is_read_as_in_json() {
 }
 
 #[tokio::test]
-async fn only_watches_of_nodes_and_pods_are_asked_for_in_protobuf() {
+async fn only_nodes_and_pods_are_watched_in_protobuf() {
     let (client, asked) = server(|_| (200, "application/json", Vec::new()));
     watched::<Partial<k8s_openapi::api::apps::v1::Deployment>>(client.clone()).await.unwrap();
     watched::<Partial<Pod>>(client).await.unwrap();
@@ -154,7 +154,7 @@ async fn events_may_be_wrapped_as_their_objects_are() {
 }
 
 #[tokio::test]
-async fn an_api_server_whose_protobuf_cannot_be_read_is_asked_for_json() {
+async fn unreadable_protobuf_makes_the_next_watch_ask_for_json() {
     let bad: [Vec<u8>; 6] = [
         frame(b"not protobuf"),
         frame(&event("ADDED", b"bare".to_vec()).encode_to_vec()),
@@ -175,7 +175,7 @@ async fn an_api_server_whose_protobuf_cannot_be_read_is_asked_for_json() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_off_within_an_event_is_no_reason_to_give_protobuf_up() {
+async fn a_watch_broken_within_an_event_is_repeated_in_protobuf() {
     let half = NODE.0[..NODE.0.len() / 4].to_vec();
     let (client, asked) = server(move |_| (200, STREAM, vec![half.clone()]));
     for _ in 0..2 {

@@ -25,7 +25,7 @@ utf-8charset=iso-8859-1,utf-,*,enq=0.";
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_dictionary_has_the_length_and_the_sum_of_the_specification() {
+    fn the_dictionary_has_the_specified_length_and_sum() {
         let sum = super::DICTIONARY.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
         assert_eq!((super::DICTIONARY.len(), sum), (1423, 697_496_562));
     }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_as_they_were_written_however_they_are_cut() {
+    fn frames_cut_into_pieces_are_read_as_written() {
         let mut writer = Writer::default();
         let bytes: Vec<u8> = every_kind().iter().flat_map(|frame| writer.bytes(frame)).collect();
         for piece in [1, 3, 7, bytes.len()] {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_spdy_is_refused_and_what_is_unknown_is_passed_over() {
+    fn malformed_frames_are_refused_and_unknown_ones_passed_over() {
         let read = |bytes: &[u8]| {
             let mut reader = Reader::default();
             reader.push(bytes);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_divided_rounded_up_and_default_to_what_the_node_has() {
+    fn limits_round_up_and_default_to_the_nodes_capacity() {
         let limits = [("memory".to_owned(), Quantity("100Mi".into()))].into();
         let resources = ResourceRequirements { limits: Some(limits), ..ResourceRequirements::default() };
         let container = Container { resources: Some(resources), ..Container::default() };
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suffix_is_read_and_what_is_too_large_or_no_quantity_is_refused() {
+    fn quantity_suffixes_are_read_and_invalid_quantities_refused() {
         for (text, expected) in [
             ("1", 1000),
             ("0.1", 100),

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_and_a_key_that_were_not_there_are_news_and_another_value_is_none() {
+    fn only_new_objects_and_new_keys_are_news() {
         let map = |data: &[(&str, &str)]| ConfigMap {
             data: Some(data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()),
             ..ConfigMap::default()

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_announces_too_much_or_nonsense_is_an_error_and_no_panic() {
+    async fn a_malformed_or_oversized_frame_is_an_error() {
         for bytes in [&[1, 255, 255, 255, 255][..], &[99, 0, 0, 0, 0], &[18, 0, 0, 0, 1, 0], &[0, 0, 0, 0, 1, b'{'], &[1, 0, 0, 0, 9, 1]] {
             assert!(MessageReader::new(bytes).next().await.is_err(), "{bytes:?}");
         }

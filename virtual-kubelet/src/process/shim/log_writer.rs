@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_whatever_pieces_they_come_in_and_long_ones_are_cut() {
+    fn split_input_becomes_whole_lines_and_long_lines_are_cut() {
         let mut pending = Pending::default();
         let mut texts = Vec::new();
         let long = "x".repeat(PIECE + 1);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_put_aside_before_it_grows_too_large_and_the_oldest_parts_go() {
+    fn a_log_rotates_before_its_limit_and_drops_oldest_parts() {
         let directory = std::env::temp_dir().join(format!("vk-log-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let rotation = LogRotation { max_bytes: 100, max_files: 3 };

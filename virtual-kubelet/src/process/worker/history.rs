@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_completed_or_an_error_unless_more_is_known() {
+    fn an_end_without_reason_is_completed_or_an_error() {
         assert_eq!(termination(exit(0, None), None).reason, "Completed");
         assert_eq!(termination(exit(3, None), None).reason, "Error");
         assert_eq!(termination(exit(137, Some("ContainerStatusUnknown")), None).reason, "ContainerStatusUnknown");

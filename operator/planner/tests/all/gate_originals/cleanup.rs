@@ -24,7 +24,7 @@ fn left(node: &Value, present: &BTreeSet<String>) -> Leftovers {
 }
 
 #[test]
-fn what_gates_have_left_on_a_node_goes_and_nothing_else() {
+fn cleanup_removes_only_what_gates_left_on_a_node() {
     let waiting = world(startup(), &[]);
     let other = json!({"key": "other", "effect": "NoExecute"});
     let (mut held, _) = after(&waiting, &tainted("n1", std::slice::from_ref(&other)));
@@ -54,7 +54,7 @@ fn held_by_resources() -> Value {
 }
 
 #[test]
-fn what_resources_that_are_gone_have_left_on_a_node_goes_and_marks_that_were_there_before_come_back() {
+fn cleanup_reverts_all_marks_of_gone_resources() {
     let mut held = held_by_resources();
     let found = left(&held, &BTreeSet::new());
     assert_eq!((found.labels.len(), found.restored.as_slice()), (3, &["annotation out".to_owned()][..]));
@@ -66,7 +66,7 @@ fn what_resources_that_are_gone_have_left_on_a_node_goes_and_marks_that_were_the
 }
 
 #[test]
-fn a_label_that_a_resource_that_is_gone_put_on_goes_or_goes_back() {
+fn cleanup_removes_or_restores_labels_of_gone_resources() {
     for previous in [None, Some("before")] {
         let mark = names::EXCLUDE_FROM_LOAD_BALANCERS_LABEL;
         let entry =
@@ -106,7 +106,7 @@ fn a_taint_that_was_there_before_stays_and_is_named() {
 }
 
 #[test]
-fn records_of_a_gate_that_no_longer_exists_go_with_their_taints() {
+fn records_of_vanished_gates_are_removed_with_their_taints() {
     let (held, _) = after(&world(startup(), &[]), &node("n1"));
     let (after, _) = after(&World::default(), &held);
     assert!(taints(&after).is_empty() && texts(&after["metadata"]["annotations"]).is_empty(), "{after}");
@@ -121,7 +121,7 @@ fn isolated(uid: &str) -> Value {
 }
 
 #[test]
-fn a_taint_that_no_gate_is_known_to_have_had_stays_with_its_record_until_somebody_names_it() {
+fn taints_of_unknown_origin_stay_until_somebody_names_them() {
     for uid in ["gone", "ids-0a1b", preset::UID, legacy::UID] {
         let mut held = isolated(uid);
         let found = left(&held, &BTreeSet::new());
@@ -141,7 +141,7 @@ fn a_taint_that_no_gate_is_known_to_have_had_stays_with_its_record_until_somebod
 }
 
 #[test]
-fn a_label_by_which_no_resource_may_hold_a_node_stays_whatever_its_kubelet_has_annotated() {
+fn labels_forbidden_to_resources_stay_despite_the_holders_annotation() {
     let isolated = "node-restriction.kubernetes.io/isolated";
     for previous in [None, Some("false")] {
         let mark = |key: &str, previous: Option<&str>| json!({ "id": 7, "phase": "Detached", "key": format!("label:{key}"), "value": "true", "previous": previous, "time": 1 });

@@ -176,7 +176,7 @@ mod load_config {
     }
 
     #[test]
-    fn one_key_with_one_entry_whose_selector_has_blanks_around_it() {
+    fn trailing_blanks_of_a_selector_are_ignored() {
         says(
             &[("config", "- name: istio-cni\n  selector: 'app=istio  '\n  namespace: kube-system\n")],
             &[("istio-cni", "kube-system", "app=istio")],
@@ -206,7 +206,7 @@ mod load_config {
     }
 
     #[test]
-    fn each_part_of_a_selector_with_a_comma_is_a_requirement_of_its_own() {
+    fn a_comma_in_a_selector_begins_a_new_requirement() {
         says(
             &[(
                 "config",
@@ -266,7 +266,7 @@ mod readiness_taint {
     use super::*;
 
     #[test]
-    fn a_node_that_is_not_ready_has_exactly_one_taint_whether_it_had_it_or_not() {
+    fn an_unready_node_has_exactly_one_readiness_taint() {
         let world = world(config_map(&[("config", ISTIO)]), &[]);
         for before in [tainted("n1", &[readiness()]), node("n1")] {
             let (after, patches) = after(&world, &before);
@@ -282,7 +282,7 @@ mod readiness_taint {
     }
 
     #[test]
-    fn a_ready_node_has_no_taint_whether_it_had_it_or_not() {
+    fn a_ready_node_has_no_readiness_taint() {
         let world = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", ready())]);
         for before in [tainted("n1", &[readiness()]), node("n1")] {
             let (released, _) = after(&world, &before);
@@ -292,7 +292,7 @@ mod readiness_taint {
     }
 
     #[test]
-    fn the_condition_ready_is_looked_up_by_its_type_whatever_has_the_newest_heartbeat() {
+    fn the_ready_condition_counts_despite_newer_heartbeats_of_others() {
         let world = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", ready())]);
         for (conditions, held) in [
             (json!([["Ready", "True", NOW]]), false),
@@ -309,7 +309,7 @@ mod readiness_taint {
     }
 
     #[test]
-    fn a_released_node_gets_the_taint_back_at_once_whatever_number_of_them() {
+    fn unready_released_nodes_regain_the_taint_without_delay() {
         let up = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", ready())]);
         let (released, _) = after(&up, &node("n1"));
         let down = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n1", unready())]);
@@ -331,7 +331,7 @@ mod controller {
     }
 
     #[test]
-    fn every_node_is_meant_and_each_is_judged_by_its_own_pods() {
+    fn every_node_is_judged_by_its_own_pods() {
         let world = world(config_map(&[("config", ISTIO)]), &[("kube-system", "app=istio", "n2", ready())]);
         for nodes in [vec!["n1"], vec!["n1", "n2", "n3"]] {
             for node in cluster(&nodes) {
@@ -342,7 +342,7 @@ mod controller {
     }
 
     #[test]
-    fn all_nodes_that_are_there_get_the_taint_when_it_begins() {
+    fn existing_unready_nodes_are_tainted_when_the_gate_begins() {
         let world = world(config_map(&[("config", ISTIO)]), &[]);
         for nodes in [vec!["n1"], vec!["n1", "n2", "n3"]] {
             for mut node in cluster(&nodes) {
@@ -353,7 +353,7 @@ mod controller {
     }
 
     #[test]
-    fn a_node_is_ready_when_each_requirement_has_a_ready_pod_of_its_own() {
+    fn a_node_needs_one_ready_pod_for_each_requirement() {
         const TWO: &str = "- {name: a, selector: 'critical=test1, app=istio', namespace: test1}";
         /// What it is, the `ConfigMap`, the pods, and whether the node is ready.
         type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Cluster<'a>, bool);
@@ -400,7 +400,7 @@ mod startup_pod_ready {
     use super::*;
 
     #[test]
-    fn a_startup_pod_is_ready_by_its_annotation_or_by_condition_and_containers() {
+    fn a_startup_pod_is_ready_by_annotation_or_full_readiness() {
         let containers = Pod { ready: false, containers_ready: true, ..ready() };
         let not_all = Pod { containers_ready: false, ..ready() };
         let cases: [(&str, Cluster<'_>, bool); 9] = [
@@ -453,7 +453,7 @@ mod startup_taint {
     }
 
     #[test]
-    fn the_taint_goes_and_the_annotation_comes_in_one_write_and_others_stay() {
+    fn one_write_removes_the_taint_and_sets_the_annotation() {
         let other = json!({"key": "other", "effect": "NoExecute"});
         let (released, patches) = after(&is_ready(), &tainted("n1", &[initializing(), other.clone()]));
         assert_eq!((taints(&released), patches), (vec![other], 1));
@@ -462,7 +462,7 @@ mod startup_taint {
     }
 
     #[test]
-    fn a_write_based_on_the_past_fails_whole_and_the_next_one_goes_through() {
+    fn a_stale_write_fails_whole_before_the_next_succeeds() {
         let seen = tainted("n1", &[initializing()]);
         let plan = look(&is_ready(), &seen, &GateClocks::default());
         let mut now = tainted("n1", &[json!({"key": "first", "effect": "NoSchedule"}), initializing()]);
@@ -473,7 +473,7 @@ mod startup_taint {
     }
 
     #[test]
-    fn the_annotation_of_a_node_without_the_taint_is_left_alone() {
+    fn an_untainted_node_keeps_its_completion_annotation() {
         let mut before = node("n1");
         before["metadata"]["annotations"] = json!({preset::COMPLETED: "1600000000"});
         let (after, _) = after(&is_ready(), &before);
@@ -481,7 +481,7 @@ mod startup_taint {
     }
 
     #[test]
-    fn the_taint_stays_until_the_pod_becomes_ready_and_then_goes() {
+    fn the_taint_stays_until_the_startup_pod_is_ready() {
         let waiting = world(startup(), &[("any", INIT, "n1", unready())]);
         let (held, _) = after(&waiting, &tainted("n1", &[initializing()]));
         assert_eq!(taints(&held), [initializing()]);
@@ -489,7 +489,7 @@ mod startup_taint {
     }
 
     #[test]
-    fn a_new_node_gets_the_taint_and_one_of_a_system_pool_does_not() {
+    fn new_nodes_outside_system_pools_get_the_startup_taint() {
         let empty = world(startup(), &[]);
         assert_eq!(taints(&after(&empty, &node("n1")).0), [initializing()]);
         for (mode, wanted) in [("system", vec![]), ("user", vec![initializing()])] {
@@ -528,7 +528,7 @@ mod backfill {
     }
 
     #[test]
-    fn a_node_that_was_there_is_tainted_with_backfill_while_it_is_idle() {
+    fn backfill_taints_existing_nodes_only_while_they_are_idle() {
         let gate = || preset::startup("", true, SINCE);
         let (plan, _) = look_knowing(gate(), &old(), None);
         assert!(plan.patch.is_none() && plan.asks_whether_idle.contains(preset::UID), "it is asked first: {plan:?}");
@@ -547,7 +547,7 @@ mod backfill {
 }
 
 #[test]
-fn the_sources_of_both_gates_are_lists_that_the_api_server_takes() {
+fn both_gates_list_pods_by_label_and_namespace() {
     let of = |gate: Gate| gate.pod_sources().map(|source| source.to_string()).collect::<Vec<_>>();
     assert_eq!(of(startup()), ["pods startup.k8s.io/component=init in any namespace"]);
     assert_eq!(of(config_map(&[("config", ISTIO)])), ["pods app=istio in namespace kube-system"]);
@@ -561,7 +561,7 @@ fn samples(file: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_sample_of_a_startup_daemon_set_is_what_the_preset_waits_for_and_bears_its_taint() {
+fn the_sample_startup_daemon_set_fits_the_startup_preset() {
     let sample = &samples("startup-daemonset.yaml")[0];
     assert_eq!((&sample["kind"], &sample["metadata"]["name"]), (&json!("DaemonSet"), &json!("node-startup-init")));
     let gate = preset::startup("", false, 0);
@@ -574,7 +574,7 @@ fn the_sample_of_a_startup_daemon_set_is_what_the_preset_waits_for_and_bears_its
 }
 
 #[test]
-fn the_config_maps_that_are_looked_for_are_those_that_the_operator_may_read() {
+fn the_legacy_role_allows_the_config_maps_looked_for() {
     let objects = samples("legacy-configmap.yaml");
     let role = objects.iter().find(|object| object["kind"] == "Role").unwrap();
     assert_eq!(role["metadata"]["namespace"], legacy::NAMESPACE);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[test]
-fn a_gate_that_comes_to_a_taint_that_another_has_put_there_leaves_nothing_behind() {
+fn a_shared_taint_goes_with_the_last_gate() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.settle();
     life.world.gates.insert("b".into(), Arc::new(gate("b", json!({}))));
@@ -31,7 +31,7 @@ fn a_gate_that_comes_to_a_taint_that_another_has_put_there_leaves_nothing_behind
 }
 
 #[test]
-fn a_gate_that_was_never_enforced_takes_no_taint_of_others_away_when_it_goes() {
+fn deleting_a_gate_never_enforced_removes_no_foreign_taint() {
     for more in [json!({"dryRun": true}), json!({"requirements": [{"name": "itself", "gate": {"name": "gate-a"}}]})] {
         let mut life = Life::new(vec![gate("a", more)]);
         life.node.taints.push(taint(KEY, "NoSchedule"));
@@ -44,7 +44,7 @@ fn a_gate_that_was_never_enforced_takes_no_taint_of_others_away_when_it_goes() {
 }
 
 #[test]
-fn a_taint_has_the_value_of_a_gate_that_claims_it_not_of_one_that_is_for_other_nodes() {
+fn a_taint_takes_its_value_from_a_claiming_gate() {
     let value = |value: &str| json!({"key": KEY, "value": value, "effect": "NoSchedule"});
     let elsewhere = json!({"taint": value("theirs"), "allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}});
     let mut life = Life::new(vec![gate("a", elsewhere), gate("b", json!({"taint": value("ours")}))]);
@@ -54,7 +54,7 @@ fn a_taint_has_the_value_of_a_gate_that_claims_it_not_of_one_that_is_for_other_n
 }
 
 #[test]
-fn only_a_taint_that_comes_to_a_new_node_may_be_late() {
+fn only_taints_of_new_nodes_may_be_late() {
     let mut new = Life::new(vec![gate("a", json!({}))]);
     assert_eq!(new.pass().transitions[0].happened, Happened::Added { late: true });
     assert_eq!(nodes_late(&new), 1);
@@ -74,7 +74,7 @@ fn only_a_taint_that_comes_to_a_new_node_may_be_late() {
 
 /// Policies taint Nodes that are created with the label alone.
 #[test]
-fn a_new_node_that_gets_the_label_of_a_gate_after_it_was_created_is_late() {
+fn a_new_node_labelled_after_its_creation_is_late() {
     for (created, late) in [(None, true), (Some(500), false)] {
         let more = json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}, "existingNodes": "Gate"});
         let mut life = Life::new(vec![gate("a", more)]);
@@ -88,7 +88,7 @@ fn a_new_node_that_gets_the_label_of_a_gate_after_it_was_created_is_late() {
 }
 
 #[test]
-fn a_node_whose_taint_was_late_is_counted_until_it_is_another_machine() {
+fn a_late_node_is_counted_until_its_machine_is_replaced() {
     let mut life = Life::new(vec![gate("a", json!({"regateOn": ["Reboot", "Replaced"]}))]);
     life.settle();
     assert_eq!(nodes_late(&life), 1);
@@ -127,7 +127,7 @@ fn would_taint(life: &mut Life) -> bool {
 }
 
 #[test]
-fn a_dry_run_says_what_would_happen_to_each_node_and_no_more() {
+fn a_dry_run_only_reports_what_would_happen() {
     assert!(would_taint(&mut dry(json!({}))), "a new node");
     let mut older = dry(json!({}));
     older.node.created = 500;
@@ -159,7 +159,7 @@ fn a_dry_run_says_what_would_happen_to_each_node_and_no_more() {
 }
 
 #[test]
-fn what_a_requirement_names_and_is_not_there_is_said_by_name() {
+fn missing_objects_of_a_requirement_are_reported_by_name() {
     let resource = json!({"name": "ingress", "ingressDaemonSet": {"namespace": "edge", "name": "web"}});
     let other = json!({"name": "first", "gate": {"name": "network"}});
     let mut life = Life::new(vec![gate("a", json!({"requirements": [resource, other]}))]);
@@ -175,7 +175,7 @@ fn what_a_requirement_names_and_is_not_there_is_said_by_name() {
 }
 
 #[test]
-fn a_gate_that_waits_for_its_own_taint_or_for_a_gate_that_releases_no_node_could_never_open() {
+fn a_gate_awaiting_its_taint_or_unenforced_gates_never_opens() {
     let reason = |gates: Vec<Gate>| {
         let life = Life::new(gates);
         unsatisfiable(&life.world, &life.world.gates["a"]).map(|(reason, _)| reason)
@@ -188,7 +188,7 @@ fn a_gate_that_waits_for_its_own_taint_or_for_a_gate_that_releases_no_node_could
 }
 
 #[test]
-fn a_gate_that_asks_for_one_of_several_things_could_open_while_one_of_them_can_be_met() {
+fn an_any_of_gate_needs_only_one_satisfiable_requirement() {
     let any = |uid: &str, requirements: Value| gate(uid, json!({"policy": "AnyOf", "requirements": requirements}));
     let of = |other: &str| json!({"name": other, "gate": {"name": format!("gate-{other}")}});
     let warm = || json!({"name": "warm", "condition": {"type": "Warm"}});

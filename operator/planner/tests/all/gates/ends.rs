@@ -11,7 +11,7 @@ use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
 
 #[test]
-fn a_node_that_leaves_the_selector_loses_only_a_taint_that_was_ours_or_that_the_policy_gives_up() {
+fn nodes_leaving_the_selector_keep_only_orphaned_foreign_taints() {
     let spec = |policy: &str| json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}, "deletionPolicy": policy});
     for (adopted, policy, stays) in
         [(false, "RemoveTaints", false), (false, "Orphan", false), (true, "RemoveTaints", false), (true, "Orphan", true)]
@@ -30,7 +30,7 @@ fn a_node_that_leaves_the_selector_loses_only_a_taint_that_was_ours_or_that_the_
 }
 
 #[test]
-fn a_gate_that_is_deleted_leaves_no_record_and_its_taints_only_where_it_says_so() {
+fn deleted_gates_leave_no_record_and_only_orphaned_taints() {
     for (policy, stays) in [("RemoveTaints", false), ("Orphan", true)] {
         let mut life = Life::new(vec![gate("a", json!({"deletionPolicy": policy}))]);
         life.settle();
@@ -43,7 +43,7 @@ fn a_gate_that_is_deleted_leaves_no_record_and_its_taints_only_where_it_says_so(
 }
 
 #[test]
-fn a_node_that_is_let_go_without_being_ready_is_told_as_such_and_does_not_count_as_completed() {
+fn nodes_let_go_unready_do_not_count_as_completed() {
     for cause in ["selector", "deleted", "not enforced"] {
         let spec = json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}});
         let mut life = Life::new(vec![Gate { completion_annotation: Some("completed".into()), ..gate("a", spec) }]);
@@ -65,7 +65,7 @@ fn a_node_that_is_let_go_without_being_ready_is_told_as_such_and_does_not_count_
 }
 
 #[test]
-fn what_a_vanished_gate_left_behind_goes_unless_it_may_only_be_unreadable() {
+fn leftovers_of_vanished_gates_go_unless_gates_are_unreadable() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.settle();
     life.world.gates.clear();
@@ -99,7 +99,7 @@ fn a_gate_that_is_being_deleted_taints_no_node() {
 }
 
 #[test]
-fn a_node_that_the_selector_does_not_choose_is_neither_written_to_nor_counted() {
+fn nodes_outside_the_selector_are_neither_written_nor_counted() {
     let spec = json!({"allNodes": false, "nodeSelector": {"matchLabels": {"role": "edge"}}});
     for role in [None, Some("web")] {
         let mut life = Life::new(vec![gate("a", spec.clone())]);
@@ -118,7 +118,7 @@ fn a_node_that_the_selector_does_not_choose_is_neither_written_to_nor_counted() 
 }
 
 #[test]
-fn a_dry_run_counts_over_the_nodes_that_it_selects_what_would_come_and_go_and_leaves_other_gates_alone() {
+fn dry_runs_predict_taint_changes_without_affecting_other_gates() {
     let condition = |more: serde_json::Value| {
         let mut wanted = json!({"type": "Warm"});
         wanted.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -154,7 +154,7 @@ fn a_dry_run_counts_over_the_nodes_that_it_selects_what_would_come_and_go_and_le
 }
 
 #[test]
-fn a_held_node_gets_the_new_taint_of_its_gate_and_loses_the_former_one_in_one_write() {
+fn one_write_replaces_the_taint_of_a_held_node() {
     let keys = |life: &Life| life.node.taints.iter().map(|taint| taint.key.clone()).collect::<Vec<_>>();
     let moved = || Arc::new(gate("a", json!({"taint": {"key": "other", "effect": "NoSchedule"}})));
     let mut life = Life::new(vec![gate("a", json!({}))]);
@@ -202,7 +202,7 @@ fn isolated(uid: &str, key: &str) -> Life {
 }
 
 #[test]
-fn a_record_takes_no_taint_from_a_node_that_no_gate_is_known_to_have_had() {
+fn a_record_alone_removes_no_taint_of_unknown_origin() {
     for uid in ["a", "gone", "ids-0a1b", legacy::UID, preset::UID] {
         let mut life = isolated(uid, "quarantine");
         let plan = life.pass();
@@ -218,7 +218,7 @@ fn a_record_takes_no_taint_from_a_node_that_no_gate_is_known_to_have_had() {
 }
 
 #[test]
-fn nobody_is_told_to_remove_a_taint_that_a_gate_holds_though_a_record_calls_it_that_of_an_unknown_one() {
+fn a_taint_held_by_gates_is_not_called_unknown() {
     let mut life = isolated("gone", "quarantine");
     let taint = json!({"key": "quarantine", "effect": "NoExecute"});
     life.world.gates.insert("b".into(), Arc::new(gate("b", json!({"taint": taint}))));
@@ -226,7 +226,7 @@ fn nobody_is_told_to_remove_a_taint_that_a_gate_holds_though_a_record_calls_it_t
 }
 
 #[test]
-fn a_record_takes_the_taint_that_its_gate_had_before_as_status_and_rights_say() {
+fn records_remove_former_taints_known_by_status_or_rights() {
     let had = GateTaint { key: "former".into(), value: None, effect: Effect::NoExecute };
     // By the status that an operator wrote before this one started, of a gate that is there or of a resource without the field.
     for uid in ["a", "gone", "ids-0a1b"] {
@@ -244,7 +244,7 @@ fn a_record_takes_the_taint_that_its_gate_had_before_as_status_and_rights_say() 
 }
 
 #[test]
-fn what_taints_a_gate_had_is_remembered_while_it_is_there_or_a_node_has_its_record() {
+fn former_taints_are_remembered_while_gate_or_record_exists() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     for number in 0..20 {
         let moved = gate("a", json!({"taint": {"key": format!("key-{}", number % 18), "effect": "NoSchedule"}}));

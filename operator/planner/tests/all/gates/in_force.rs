@@ -29,7 +29,7 @@ fn says_ready(life: &mut Life, status: ConditionStatus, transition: i64) {
 }
 
 #[test]
-fn a_node_that_came_before_the_gate_was_in_force_is_an_existing_one_though_the_gate_is_older() {
+fn nodes_older_than_enforcement_by_the_gate_count_as_existing() {
     let mut life = switched_on(json!({}));
     assert!(!life.settle().is_tainted() && life.record("a").is_some(), "mode Bootstrap: it counts as released");
     let mut life = switched_on(json!({"mode": "Continuous"}));
@@ -48,7 +48,7 @@ fn a_node_that_came_before_the_gate_was_in_force_is_an_existing_one_though_the_g
 }
 
 #[test]
-fn a_node_that_was_never_ready_is_new_to_a_gate_that_is_older_and_one_that_has_ceased_to_be_is_not() {
+fn never_ready_nodes_are_new_to_an_older_gate() {
     for (name, ready, new) in [
         ("its kubelet has said nothing", None, true),
         ("it has said no since it came", Some((ConditionStatus::False, 2_003)), true),
@@ -70,7 +70,7 @@ fn a_node_that_was_never_ready_is_new_to_a_gate_that_is_older_and_one_that_has_c
 }
 
 #[test]
-fn a_node_that_works_is_not_tainted_before_anybody_could_see_what_it_lacks() {
+fn a_working_node_stays_untainted_until_replicas_are_seen() {
     let wanted = json!({"namespace": "edge", "name": "web"});
     for effect in ["NoSchedule", "NoExecute"] {
         let gate = gate(
@@ -91,7 +91,7 @@ fn a_node_that_works_is_not_tainted_before_anybody_could_see_what_it_lacks() {
 }
 
 #[test]
-fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_released_node() {
+fn a_gate_enabled_during_an_update_does_not_taint_yet() {
     let wanted = json!({"namespace": "edge", "name": "web", "maxHold": "60s"});
     let mut life = switched_on(json!({"mode": "Continuous", "requirements": [{"name": "replicas", "ingressDaemonSet": wanted}]}));
     let health = planner::gates_shared::ReplicaHealth {
@@ -108,7 +108,7 @@ fn an_update_that_is_under_way_when_a_gate_is_switched_on_is_held_as_on_a_releas
 }
 
 #[test]
-fn a_gate_is_in_force_since_it_was_made_or_edited_or_could_open() {
+fn gates_are_in_force_from_creation_edit_or_satisfiability() {
     let since = |found: &Option<InForce>| found.as_ref().map(|found| found.since.0.as_second());
     let said = |generation, in_force: &Option<InForce>| Said { generation, in_force: in_force.clone() };
     let fresh = gate("a", json!({}));
@@ -137,7 +137,7 @@ fn a_gate_is_in_force_since_it_was_made_or_edited_or_could_open() {
 }
 
 #[test]
-fn a_write_that_is_refused_is_said_in_the_status_which_counts_what_is_on_the_nodes() {
+fn refused_writes_are_reported_and_not_counted_as_held() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     let plan = life.plan();
     assert!(plan.patch.is_some());

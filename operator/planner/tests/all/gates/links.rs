@@ -17,7 +17,7 @@ fn of(gates: &[Arc<Gate>]) -> GateLinks {
 }
 
 #[test]
-fn an_update_waits_for_the_taint_of_gates_alone_that_will_surely_put_it_there() {
+fn updates_wait_only_for_gates_that_will_surely_taint() {
     let waits = |gate: Arc<Gate>| of(&[gate]).tainting.len();
     assert_eq!(waits(asking("a", "Taint", json!({}))), 1);
     assert_eq!(waits(asking("a", "Hold", json!({}))), 0);
@@ -33,7 +33,7 @@ fn an_update_waits_for_the_taint_of_gates_alone_that_will_surely_put_it_there() 
 }
 
 #[test]
-fn pods_get_tolerations_where_they_are_to_and_taints_that_evict_are_told_either_way() {
+fn gates_give_pods_tolerations_unless_inject_is_none() {
     let evicting = json!({"taint": {"key": KEY, "effect": "NoExecute"}});
     let both = of(&[asking("a", "Hold", json!({})), asking("b", "Hold", evicting.clone())]);
     assert!(both.watched);
@@ -47,7 +47,7 @@ fn pods_get_tolerations_where_they_are_to_and_taints_that_evict_are_told_either_
 }
 
 #[test]
-fn two_resources_whose_gates_are_on_one_node_do_not_keep_each_others_pods_away() {
+fn gates_of_two_resources_do_not_block_each_others_pods() {
     let of_other = json!({"taint": {"key": "other", "effect": "NoSchedule"}, "requirements": [
         {"name": "replicas", "ingressDaemonSet": {"namespace": "edge", "name": "dns"}},
     ]});
@@ -62,7 +62,7 @@ fn two_resources_whose_gates_are_on_one_node_do_not_keep_each_others_pods_away()
 }
 
 #[test]
-fn taints_of_a_config_map_and_of_a_preset_go_by_themselves_like_those_of_objects() {
+fn taints_of_config_map_and_preset_count_as_passing() {
     let gates = [
         asking("a", "Hold", json!({})),
         Arc::new(legacy::gate("kube-system", "pods", 0, Vec::new())),
@@ -75,7 +75,7 @@ fn taints_of_a_config_map_and_of_a_preset_go_by_themselves_like_those_of_objects
 }
 
 #[test]
-fn a_resource_that_gates_of_pods_follow_is_watched_whatever_gates_of_nodes_ask_for() {
+fn a_resource_followed_by_pod_gates_alone_is_watched() {
     let key = |name: &str| ("edge".to_owned(), name.to_owned());
     let links = links(&[asking("a", "Hold", json!({}))], [key("web"), key("dns")], |_| false);
     assert!(links[&key("web")].watched && !links[&key("web")].taints.is_empty());

@@ -31,7 +31,7 @@ fn serving() -> ReplicaHealth {
 }
 
 #[test]
-fn replicas_of_a_node_must_be_ready_and_in_service_where_the_resource_chooses_it() {
+fn required_replicas_must_be_ready_and_in_service() {
     for (name, health, tainted) in [
         ("all ready", serving(), false),
         ("one of two", ReplicaHealth { ready: 1, ..serving() }, true),
@@ -62,7 +62,7 @@ fn what_was_seen_before_the_labels_changed_says_nothing() {
 }
 
 #[test]
-fn an_update_of_our_own_is_held_followed_or_tainted_for_as_told() {
+fn during_update_sets_when_own_updates_taint_their_node() {
     let updating = ReplicaHealth { ready: 0, detached: true, updating_since: Some(NOW), ..serving() };
     for (during, at_once, later, at_last) in [("Hold", false, false, true), ("Strict", false, true, true), ("Taint", true, true, true)] {
         let mut life = Life::new(vec![replicas_gate(during)]);
@@ -79,7 +79,7 @@ fn an_update_of_our_own_is_held_followed_or_tainted_for_as_told() {
 }
 
 #[test]
-fn a_taint_that_would_evict_the_replicas_does_not_come_and_the_gate_says_so() {
+fn a_taint_that_would_evict_replicas_is_withheld_and_reported() {
     let evicting = |mode: &str| {
         let mut gate = replicas_gate("Strict");
         gate.spec.taint.effect = crds::node_readiness_gate::Effect::NoExecute;
@@ -111,7 +111,7 @@ fn a_taint_that_would_evict_the_replicas_does_not_come_and_the_gate_says_so() {
 }
 
 #[test]
-fn a_taint_that_evicts_comes_to_no_node_that_works_while_nobody_knows_whether_its_replicas_bear_it() {
+fn evicting_taints_spare_working_nodes_until_tolerations_are_known() {
     let mut unknown = replicas_gate("Strict");
     unknown.spec.taint.effect = crds::node_readiness_gate::Effect::NoExecute;
     unknown.spec.requirements.push(serde_json::from_value(json!({"name": "warm", "condition": {"type": "Warm"}})).unwrap());
@@ -133,7 +133,7 @@ fn a_taint_that_evicts_comes_to_no_node_that_works_while_nobody_knows_whether_it
 }
 
 #[test]
-fn a_taint_that_evicts_is_not_put_back_on_replicas_that_do_not_bear_it() {
+fn an_evicting_taint_is_not_restored_over_intolerant_replicas() {
     let mut gate = replicas_gate("Strict");
     gate.spec.taint.effect = crds::node_readiness_gate::Effect::NoExecute;
     let mut life = Life::new(vec![gate.clone()]);
@@ -145,7 +145,7 @@ fn a_taint_that_evicts_is_not_put_back_on_replicas_that_do_not_bear_it() {
 }
 
 #[test]
-fn replicas_that_were_ready_before_their_node_was_lost_or_started_again_do_not_count() {
+fn replica_readiness_from_before_reboot_or_loss_is_ignored() {
     let mut rebooting = replicas_gate("Hold");
     rebooting.spec.regate_on = vec![Regate::Reboot];
     let mut life = Life::new(vec![rebooting]);
@@ -169,7 +169,7 @@ fn replicas_that_were_ready_before_their_node_was_lost_or_started_again_do_not_c
 }
 
 #[test]
-fn a_gate_whose_taint_keeps_new_replicas_away_is_not_enforced() {
+fn gates_whose_taint_blocks_new_replicas_are_not_enforced() {
     let toleration = |key: &str| vec![serde_json::from_value(json!({"key": key, "operator": "Exists"})).unwrap()];
     let key = || ("edge".to_owned(), "web".to_owned());
     for (name, injects, effect, template, enforced) in [
@@ -202,7 +202,7 @@ fn a_gate_whose_taint_keeps_new_replicas_away_is_not_enforced() {
 }
 
 #[test]
-fn a_resource_whose_spec_is_not_valid_is_named_where_it_says_nothing_of_a_node() {
+fn an_invalid_resource_is_named_when_replicas_are_unknown() {
     let mut life = Life::new(vec![replicas_gate("Hold")]);
     let key = ("edge".to_owned(), "web".to_owned());
     let gate = Arc::clone(&life.world.gates["a"]);

@@ -22,7 +22,7 @@ use std::{
 };
 
 #[test]
-fn a_condition_is_looked_up_by_its_type_whatever_heartbeat_others_have() {
+fn a_condition_is_found_by_type_despite_newer_heartbeats() {
     let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "ready", "condition": {"type": "Ready"}}]}))]);
     life.node.conditions = vec![
         NodeCondition { type_: "Ready".into(), status: ConditionStatus::True, heartbeat: NOW - 60, transition: 0 },
@@ -32,7 +32,7 @@ fn a_condition_is_looked_up_by_its_type_whatever_heartbeat_others_have() {
 }
 
 #[test]
-fn a_condition_whose_heartbeat_is_too_old_counts_as_unknown_and_is_looked_at_when_it_grows_old() {
+fn a_condition_with_a_stale_heartbeat_counts_as_unknown() {
     let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "warm", "condition": {"type": "Warm", "maxAge": "60s"}}]}))]);
     warm(&mut life.node);
     life.node.conditions[0].heartbeat = NOW - 61;
@@ -46,7 +46,7 @@ fn a_condition_whose_heartbeat_is_too_old_counts_as_unknown_and_is_looked_at_whe
 }
 
 #[test]
-fn a_node_that_works_is_looked_at_when_its_condition_grows_old_and_tainted_and_when_a_new_heartbeat_may_be_there() {
+fn working_nodes_are_tainted_when_their_condition_grows_stale() {
     let old = json!({"name": "warm", "condition": {"type": "Warm", "maxAge": "60s"}});
     let spec = json!({"mode": "Continuous", "retaint": {"failingFor": "5s"}, "requirements": [old]});
     let mut life = Life::new(vec![gate("a", spec)]);
@@ -69,7 +69,7 @@ fn a_node_that_works_is_looked_at_when_its_condition_grows_old_and_tainted_and_w
 }
 
 #[test]
-fn a_missing_condition_counts_as_what_is_given_for_it_else_as_unknown() {
+fn a_missing_condition_counts_as_its_default_or_unknown() {
     let of = |more: Value| {
         let mut condition = json!({"type": "Warm"});
         condition.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -102,7 +102,7 @@ fn with_pods(life: &mut Life, pods: Vec<Pod>) {
 }
 
 #[test]
-fn pods_count_that_are_ready_and_neither_end_nor_have_ended() {
+fn pods_count_only_while_ready_and_not_ending() {
     for (name, more, pods, tainted) in [
         ("none", json!({}), vec![], true),
         ("one ready", json!({}), vec![ready_pod()], false),
@@ -129,7 +129,7 @@ fn pods_count_that_are_ready_and_neither_end_nor_have_ended() {
 }
 
 #[test]
-fn a_pod_that_vanishes_taints_its_node_again_where_the_gate_is_continuous() {
+fn a_continuous_gate_taints_a_node_whose_pod_vanishes() {
     let mut gate = pods_gate(json!({}));
     gate.spec.mode = crds::node_readiness_gate::Mode::Continuous;
     let mut life = Life::new(vec![gate]);
@@ -141,7 +141,7 @@ fn a_pod_that_vanishes_taints_its_node_again_where_the_gate_is_continuous() {
 }
 
 #[test]
-fn readiness_from_before_the_node_was_lost_or_started_again_is_not_believed() {
+fn pod_readiness_from_before_reboot_or_loss_is_ignored() {
     let mut life = Life::new(vec![pods_gate(json!({}))]);
     with_pods(&mut life, vec![ready_pod()]);
     life.node.conditions =
@@ -163,7 +163,7 @@ fn readiness_from_before_the_node_was_lost_or_started_again_is_not_believed() {
 }
 
 #[test]
-fn readiness_from_before_a_start_that_was_noticed_late_counts_once_the_kubelet_has_checked_each_pod() {
+fn pods_count_once_rechecked_after_a_late_noticed_reboot() {
     let mut rebooting = pods_gate(json!({}));
     rebooting.spec.regate_on = vec![crds::node_readiness_gate::Regate::Reboot];
     let mut life = Life::new(vec![rebooting]);
@@ -187,7 +187,7 @@ fn readiness_from_before_a_start_that_was_noticed_late_counts_once_the_kubelet_h
 }
 
 #[test]
-fn what_cannot_be_seen_changes_nothing_but_that_a_new_node_gets_its_first_taint() {
+fn unreadable_pods_cause_only_first_taints_of_new_nodes() {
     let broken = Source { found: None, broken: Some("forbidden".to_owned()) };
     let mut life = Life::new(vec![pods_gate(json!({}))]);
     let source = life.world.wanted_pods().pop_first().unwrap();
@@ -238,7 +238,7 @@ fn tolerant() -> Value {
 }
 
 #[test]
-fn a_daemon_set_counts_where_it_is_to_run_and_its_own_ready_pod_meets_it() {
+fn a_daemon_set_counts_only_where_it_would_run() {
     let mut life = Life::new(vec![daemon_set_gate(false)]);
     with_daemon_set(&mut life, tolerant(), vec![]);
     assert!(life.settle().is_tainted());
@@ -262,7 +262,7 @@ fn a_daemon_set_counts_where_it_is_to_run_and_its_own_ready_pod_meets_it() {
 }
 
 #[test]
-fn a_taint_that_passes_by_itself_does_not_make_a_daemon_set_not_apply() {
+fn a_daemon_set_applies_despite_a_passing_taint() {
     let mut life = Life::new(vec![daemon_set_gate(false)]);
     let pod = json!({"containers": [], "tolerations": [{"key": KEY, "operator": "Exists"}]});
     life.node.taints.push(taint("node.kubernetes.io/not-ready", "NoSchedule"));
@@ -275,7 +275,7 @@ fn a_taint_that_passes_by_itself_does_not_make_a_daemon_set_not_apply() {
 }
 
 #[test]
-fn the_newest_revision_of_a_daemon_set_can_be_asked_for() {
+fn a_gate_can_require_the_newest_daemon_set_revision() {
     let of = |revision: &str| {
         let mut life = Life::new(vec![daemon_set_gate(true)]);
         with_daemon_set(&mut life, tolerant(), vec![Pod { revision: revision.into(), ..ready_pod() }]);
@@ -286,7 +286,7 @@ fn the_newest_revision_of_a_daemon_set_can_be_asked_for() {
 
 /// The right to list `ControllerRevision`s is missing, or the API server is busy for a moment.
 #[test]
-fn a_revision_that_cannot_be_seen_taints_no_node_that_was_released_and_releases_none() {
+fn unseen_revisions_neither_release_nodes_nor_taint_released_ones() {
     let wanted = json!({"namespace": "kube-system", "name": "dns", "currentRevision": true});
     let continuous =
         gate("a", json!({"mode": "Continuous", "retaint": {"failingFor": "0s"}, "requirements": [{"name": "dns", "daemonSet": wanted}]}));
@@ -306,7 +306,7 @@ fn a_revision_that_cannot_be_seen_taints_no_node_that_was_released_and_releases_
 }
 
 #[test]
-fn a_gate_whose_pods_do_not_tolerate_its_taint_is_not_enforced_and_lets_go() {
+fn gates_with_an_intolerant_daemon_set_are_not_enforced() {
     let mut life = Life::new(vec![daemon_set_gate(false)]);
     with_daemon_set(&mut life, tolerant(), vec![]);
     assert!(life.settle().is_tainted());
@@ -317,7 +317,7 @@ fn a_gate_whose_pods_do_not_tolerate_its_taint_is_not_enforced_and_lets_go() {
 }
 
 #[test]
-fn a_gate_is_not_enforced_while_all_pods_that_it_asks_for_wait_for_a_node_that_its_taint_keeps_them_from() {
+fn a_gate_whose_taint_blocks_all_waiting_pods_is_unenforced() {
     for (waiting, tainted) in [(vec![Pod::default()], false), (vec![Pod::default(), bearing(KEY, "NoSchedule")], true)] {
         let mut gate = pods_gate(json!({}));
         gate.spec.taint.effect = Effect::NoSchedule;
@@ -337,7 +337,7 @@ fn bearing(key: &str, effect: &str) -> Pod {
 }
 
 #[test]
-fn a_gate_is_not_enforced_while_none_of_the_pods_that_it_asks_for_bears_its_taint() {
+fn a_gate_is_unenforced_while_all_pods_are_intolerant() {
     let bears = || bearing(KEY, "NoSchedule");
     for (name, effect, pods, enforced) in [
         ("nobody knows yet", "NoSchedule", vec![], true),
@@ -371,7 +371,7 @@ fn a_gate_is_not_enforced_while_none_of_the_pods_that_it_asks_for_bears_its_tain
 }
 
 #[test]
-fn a_node_that_has_passed_stays_so_when_its_gate_is_not_enforced_for_a_while() {
+fn passed_nodes_stay_released_while_their_gate_is_unenforced() {
     let mut life = Life::new(vec![gate("a", json!({"mode": "Bootstrap"}))]);
     warm(&mut life.node);
     life.settle();
@@ -385,7 +385,7 @@ fn a_node_that_has_passed_stays_so_when_its_gate_is_not_enforced_for_a_while() {
 }
 
 #[test]
-fn a_csi_driver_must_be_registered_and_an_annotation_must_be_there() {
+fn gates_can_require_a_csi_driver_or_an_annotation() {
     let mut life = Life::new(vec![gate("a", json!({"requirements": [{"name": "ebs", "csiDriver": {"name": "ebs.csi.aws.com"}}]}))]);
     life.world.csi_drivers.found = Some(BTreeMap::new());
     assert!(life.settle().is_tainted());
@@ -399,7 +399,7 @@ fn a_csi_driver_must_be_registered_and_an_annotation_must_be_there() {
 }
 
 #[test]
-fn any_of_several_requirements_is_enough_where_the_policy_says_so() {
+fn one_requirement_is_enough_only_under_the_any_of_policy() {
     let both = json!([{"name": "warm", "condition": {"type": "Warm"}}, {"name": "mark", "nodeAnnotation": {"key": "mark"}}]);
     for (policy, is_warm, is_marked, tainted) in [
         ("AllOf", true, true, false),
@@ -421,7 +421,7 @@ fn any_of_several_requirements_is_enough_where_the_policy_says_so() {
 }
 
 #[test]
-fn a_condition_is_met_by_exactly_the_status_that_is_asked_for() {
+fn a_condition_is_met_only_by_the_requested_status() {
     let all = [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown];
     for wanted in all {
         for found in all {
@@ -434,7 +434,7 @@ fn a_condition_is_met_by_exactly_the_status_that_is_asked_for() {
 }
 
 #[test]
-fn a_ready_pod_that_vanished_in_a_gap_of_the_watch_taints_its_node_again() {
+fn pods_lost_in_watch_gaps_mark_their_node_changed() {
     let on = |pods: Vec<(&str, Pod)>| Pods {
         on: BTreeMap::from([(NODE.to_owned(), pods.into_iter().map(|(name, pod)| (("ops".to_owned(), name.to_owned()), pod)).collect())]),
     };

@@ -20,7 +20,7 @@ fn two_gates_with_one_taint_never_flap_it() {
 }
 
 #[test]
-fn a_gate_that_gives_up_a_taint_that_another_keeps_says_so_once_and_writes_nothing_more() {
+fn a_gate_yields_a_shared_taint_once_without_further_writes() {
     let mark = json!({"requirements": [{"name": "m", "nodeAnnotation": {"key": "mark"}}]});
     let first = Gate { completion_annotation: Some("done".into()), ..gate("a", json!({})) };
     let mut life = Life::new(vec![first, gate("b", mark)]);
@@ -48,7 +48,7 @@ fn gates_that_wait_for_each_other_are_not_enforced() {
 }
 
 #[test]
-fn taints_come_off_one_after_the_other_where_gates_wait_for_gates() {
+fn taints_of_dependent_gates_are_removed_one_by_one() {
     let second = gate("b", json!({"taint": {"key": "second"}, "requirements": [{"name": "first", "gate": {"name": "gate-a"}}]}));
     let mut life = Life::new(vec![gate("a", json!({})), second]);
     life.settle();

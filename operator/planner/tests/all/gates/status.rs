@@ -9,7 +9,7 @@ use planner::node_gates::{
 use serde_json::json;
 
 #[test]
-fn the_status_of_a_gate_over_five_thousand_nodes_has_counts_and_ten_names_and_less_than_four_kilobytes() {
+fn a_status_over_five_thousand_nodes_stays_below_four_kilobytes() {
     let gate = gate("a", json!({}));
     let held = GateView {
         matched: true,
@@ -42,7 +42,7 @@ fn requirements_share_ten_names_and_each_has_one() {
 }
 
 #[test]
-fn a_condition_of_a_gate_keeps_its_time_while_it_says_the_same() {
+fn an_unchanged_condition_of_a_gate_keeps_its_time() {
     let gate = gate("a", json!({}));
     let view = GateView { matched: true, released: true, ..GateView::default() };
     let views = || [("n1", &view)].into_iter();
@@ -58,7 +58,7 @@ fn a_condition_of_a_gate_keeps_its_time_while_it_says_the_same() {
 
 /// Every node decides as [`Life`] does; what they say together is the status.
 #[test]
-fn five_thousand_nodes_are_written_to_once_when_they_come_and_once_when_they_are_ready() {
+fn five_thousand_nodes_get_one_write_per_taint_and_release() {
     let name = |index: usize| format!("ip-10-0-{index}.eu-central-1.compute.internal");
     let mut lives: Vec<_> = (0..5_000).map(|_| Life::new(vec![gate("a", json!({}))])).collect();
     for writes in 1..=2 {
@@ -82,7 +82,7 @@ fn five_thousand_nodes_are_written_to_once_when_they_come_and_once_when_they_are
 }
 
 #[test]
-fn nodes_are_counted_by_what_they_are_and_what_no_longer_holds_one_is_no_longer_named() {
+fn status_counts_nodes_by_state_and_names_only_current_blockers() {
     let gate = gate("a", json!({}));
     let held = GateView {
         matched: true,
@@ -103,7 +103,7 @@ fn nodes_are_counted_by_what_they_are_and_what_no_longer_holds_one_is_no_longer_
 }
 
 #[test]
-fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
+fn a_gate_being_deleted_says_what_it_waits_for() {
     let view = GateView { matched: true, held: true, ..GateView::default() };
     let refused = RefusedWrites { nodes: 1, node: "n1".into(), forbidden: true, message: "no".into() };
     for (nodes, admission, refused, reason, words) in [
@@ -127,7 +127,7 @@ fn a_gate_that_is_being_deleted_says_what_that_waits_for_and_what_hinders_it() {
 }
 
 #[test]
-fn that_new_nodes_are_tainted_in_time_is_not_said_without_those_that_were_not() {
+fn the_admission_condition_also_counts_nodes_tainted_late() {
     let said = |late| {
         let circumstances = Circumstances { admission: Some(("Policy", true, "by a policy".into())), ..Circumstances::default() };
         let view = GateView { matched: true, held: true, late, ..GateView::default() };

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc};
 
 #[test]
-fn a_bootstrap_gate_never_taints_a_node_again_that_has_passed() {
+fn a_bootstrap_gate_never_taints_a_passed_node_again() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     warm(&mut life.node);
     life.settle();
@@ -20,7 +20,7 @@ fn a_bootstrap_gate_never_taints_a_node_again_that_has_passed() {
 }
 
 #[test]
-fn a_taint_that_comes_back_after_the_release_is_removed_again() {
+fn a_taint_that_returns_after_release_is_removed_again() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.settle();
     warm(&mut life.node);
@@ -31,7 +31,7 @@ fn a_taint_that_comes_back_after_the_release_is_removed_again() {
 }
 
 #[test]
-fn a_continuous_gate_taints_a_node_again_that_fails_for_long_enough() {
+fn a_continuous_gate_taints_a_node_that_keeps_failing() {
     let mut life = Life::new(vec![gate("a", json!({"mode": "Continuous", "retaint": {"failingFor": "10s"}}))]);
     warm(&mut life.node);
     life.settle();
@@ -48,7 +48,7 @@ fn a_continuous_gate_taints_a_node_again_that_fails_for_long_enough() {
 }
 
 #[test]
-fn what_flaps_every_second_causes_at_most_one_write_in_a_window() {
+fn a_requirement_that_flaps_every_second_causes_no_writes() {
     let spec = json!({"mode": "Continuous", "release": {"stableFor": "5s"}, "retaint": {"failingFor": "5s"}});
     let mut life = Life::new(vec![gate("a", spec)]);
     life.settle();
@@ -81,7 +81,7 @@ fn what_flaps_every_second_causes_at_most_one_write_in_a_window() {
 }
 
 #[test]
-fn without_room_a_node_keeps_its_release_and_the_gate_says_so() {
+fn nodes_keep_their_release_while_the_budget_is_exhausted() {
     let mut life = Life::new(vec![gate("a", json!({"mode": "Continuous", "retaint": {"failingFor": "0s"}}))]);
     warm(&mut life.node);
     life.settle();
@@ -95,7 +95,7 @@ fn without_room_a_node_keeps_its_release_and_the_gate_says_so() {
 }
 
 #[test]
-fn the_budget_counts_nodes_at_once_and_in_a_minute_and_is_smaller_where_pods_are_evicted() {
+fn the_retaint_budget_limits_nodes_at_once_and_per_minute() {
     let of = |more| gate("a", more);
     let room = |gate: &Gate, matched, regressed, lately| RetaintBudget::of(gate, matched, regressed, lately).is_open();
     let plain = of(json!({"mode": "Continuous"}));
@@ -108,7 +108,7 @@ fn the_budget_counts_nodes_at_once_and_in_a_minute_and_is_smaller_where_pods_are
 }
 
 #[test]
-fn requirements_must_be_met_without_a_break_and_the_taint_stays_its_least_time() {
+fn the_taint_stays_its_minimum_hold_despite_met_requirements() {
     let mut life = Life::new(vec![gate("a", json!({"release": {"stableFor": "5s", "minHold": "30s"}}))]);
     life.settle();
     life.after(20);
@@ -121,7 +121,7 @@ fn requirements_must_be_met_without_a_break_and_the_taint_stays_its_least_time()
 }
 
 #[test]
-fn a_node_that_karpenter_or_a_cloud_has_not_finished_is_not_released() {
+fn nodes_unfinished_by_karpenter_or_cloud_are_not_released() {
     for unfinished in ["karpenter.sh/unregistered", "node.cloudprovider.kubernetes.io/uninitialized"] {
         let mut life = Life::new(vec![gate("a", json!({}))]);
         life.node.taints.push(taint(unfinished, "NoExecute"));
@@ -135,7 +135,7 @@ fn a_node_that_karpenter_or_a_cloud_has_not_finished_is_not_released() {
 }
 
 #[test]
-fn a_node_that_is_held_for_too_long_is_reported_or_released_as_told() {
+fn nodes_held_beyond_the_timeout_are_reported_or_released() {
     let with = |action: &str| gate("a", json!({"release": {"timeout": {"after": "60s", "action": action}}}));
     let mut life = Life::new(vec![with("Report")]);
     life.settle();
@@ -151,7 +151,7 @@ fn a_node_that_is_held_for_too_long_is_reported_or_released_as_told() {
 }
 
 #[test]
-fn a_node_that_was_released_for_the_time_it_took_stays_so_until_it_was_ready_once() {
+fn a_timed_out_release_lasts_until_first_readiness() {
     let spec = json!({
         "mode": "Continuous", "retaint": {"failingFor": "10s"}, "release": {"timeout": {"after": "60s", "action": "Release"}},
     });
@@ -176,7 +176,7 @@ fn a_node_that_was_released_for_the_time_it_took_stays_so_until_it_was_ready_onc
 }
 
 #[test]
-fn an_older_node_is_gated_grandfathered_or_gated_while_it_is_idle_as_told() {
+fn the_existing_nodes_setting_decides_about_older_nodes() {
     let old = |existing: &str| {
         let mut life = Life::new(vec![gate("a", json!({"existingNodes": existing}))]);
         life.node.created = 500;
@@ -195,7 +195,7 @@ fn an_older_node_is_gated_grandfathered_or_gated_while_it_is_idle_as_told() {
 }
 
 #[test]
-fn what_is_not_said_for_older_nodes_follows_from_the_mode() {
+fn the_mode_gives_the_default_for_older_nodes() {
     for (mode, tainted) in [("Bootstrap", false), ("Continuous", true)] {
         let mut life = Life::new(vec![gate("a", json!({"mode": mode}))]);
         life.node.created = 500;
@@ -205,7 +205,7 @@ fn what_is_not_said_for_older_nodes_follows_from_the_mode() {
 }
 
 #[test]
-fn another_boot_or_machine_makes_a_released_node_a_new_one_where_that_is_asked_for() {
+fn a_reboot_or_replacement_regates_nodes_only_if_configured() {
     for (regate, cause) in [("Reboot", Cause::Reboot), ("Replaced", Cause::Replaced)] {
         let mut life = Life::new(vec![gate("a", json!({"regateOn": [regate]})), gate("b", json!({"taint": {"key": "other"}}))]);
         warm(&mut life.node);
@@ -220,7 +220,7 @@ fn another_boot_or_machine_makes_a_released_node_a_new_one_where_that_is_asked_f
 }
 
 #[test]
-fn a_change_of_the_spec_gates_released_nodes_again_only_where_that_is_asked_for() {
+fn a_spec_change_regates_released_nodes_only_if_configured() {
     for (regate, held) in [(json!(["Generation"]), true), (json!(["Reboot"]), false)] {
         let mut life = Life::new(vec![gate("a", json!({"regateOn": regate}))]);
         warm(&mut life.node);
@@ -248,7 +248,7 @@ fn a_taint_that_somebody_removes_comes_back_after_a_pause() {
 }
 
 #[test]
-fn a_release_leaves_the_annotation_that_says_so_where_one_is_asked_for_and_a_node_that_has_it_counts_as_released() {
+fn a_release_is_known_by_the_completion_annotation() {
     let with = || Gate { completion_annotation: Some("startup.k8s.io/completedAt".into()), ..gate("a", json!({})) };
     let mut life = Life::new(vec![with()]);
     life.settle();
@@ -262,7 +262,7 @@ fn a_release_leaves_the_annotation_that_says_so_where_one_is_asked_for_and_a_nod
 }
 
 #[test]
-fn a_release_is_told_once_with_the_time_for_which_the_node_was_held() {
+fn a_release_is_reported_once_with_its_hold_time() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.settle();
     life.after(42);
@@ -277,7 +277,7 @@ fn a_release_is_told_once_with_the_time_for_which_the_node_was_held() {
 }
 
 #[test]
-fn a_node_that_comes_with_the_taint_and_is_ready_is_released_in_the_write_that_takes_it_off() {
+fn a_ready_node_created_tainted_is_released_in_one_write() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.node.taints.push(taint(KEY, "NoSchedule"));
     warm(&mut life.node);
@@ -291,7 +291,7 @@ fn a_node_that_comes_with_the_taint_and_is_ready_is_released_in_the_write_that_t
 }
 
 #[test]
-fn a_gate_that_asks_for_something_else_taints_no_node_that_has_passed_while_that_cannot_be_seen() {
+fn an_unseen_new_requirement_taints_no_passed_node() {
     let mut life = Life::new(vec![gate("a", json!({"regateOn": ["Generation"]}))]);
     warm(&mut life.node);
     life.settle();

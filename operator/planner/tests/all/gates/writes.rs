@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[test]
-fn a_new_node_is_tainted_and_recorded_in_one_write_and_so_is_its_release() {
+fn one_write_covers_taint_or_release_and_its_record() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     let plan = life.pass();
     assert_eq!(plan.transitions[0].happened, Happened::Added { late: true });
@@ -27,7 +27,7 @@ fn a_new_node_is_tainted_and_recorded_in_one_write_and_so_is_its_release() {
 }
 
 #[test]
-fn a_patch_survives_foreign_taints_that_come_or_go_meanwhile_or_has_no_effect() {
+fn a_patch_amid_foreign_taints_applies_correctly_or_fails() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.node.taints = vec![taint("theirs", "NoSchedule")];
     let add = life.plan().patch.unwrap();
@@ -48,7 +48,7 @@ fn a_patch_survives_foreign_taints_that_come_or_go_meanwhile_or_has_no_effect() 
 }
 
 #[test]
-fn the_first_taint_of_a_node_does_not_write_over_a_list_that_came_meanwhile() {
+fn a_first_taint_does_not_overwrite_a_concurrent_taint_list() {
     let life = Life::new(vec![gate("a", json!({}))]);
     let patch = life.plan().patch.unwrap();
     let mut meanwhile = life.node.clone();
@@ -77,7 +77,7 @@ fn another_node_of_the_same_name_is_not_touched() {
 }
 
 #[test]
-fn a_time_that_the_api_server_fills_into_the_taint_is_no_obstacle() {
+fn time_added_by_the_api_server_does_not_prevent_removal() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.settle();
     life.node.taints[0].time_added = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
@@ -87,7 +87,7 @@ fn a_time_that_the_api_server_fills_into_the_taint_is_no_obstacle() {
 }
 
 #[test]
-fn a_restart_at_any_moment_leaves_no_node_that_is_both_released_and_tainted_for_ever() {
+fn a_restart_never_leaves_a_released_node_tainted() {
     // What is remembered beside the Node is lost before every single pass.
     let mut life = Life::new(vec![gate("a", json!({"release": {"minHold": "3s"}}))]);
     for second in 0..10 {
@@ -126,7 +126,7 @@ fn bootstrap(restarts: &dyn Fn(i64) -> bool) -> Life {
 }
 
 #[test]
-fn a_restart_at_each_step_of_a_bootstrap_costs_time_at_most_and_leads_to_the_same_end() {
+fn restarts_during_a_bootstrap_do_not_change_its_outcome() {
     let without = bootstrap(&|_| false);
     assert_eq!((without.is_tainted(), without.writes), (false, 3), "the taint, the release, and what somebody put back");
     for first in 0..24 {
@@ -157,7 +157,7 @@ fn a_node_that_is_being_deleted_is_left_alone() {
 }
 
 #[test]
-fn what_a_patch_came_too_late_for_is_decided_again_from_the_newest_object() {
+fn stale_patches_are_decided_again_from_the_newest_object() {
     let mut life = Life::new(vec![gate("a", json!({}))]);
     life.node.taints = vec![taint("theirs", "NoSchedule")];
     life.settle();
@@ -170,7 +170,7 @@ fn what_a_patch_came_too_late_for_is_decided_again_from_the_newest_object() {
 }
 
 #[test]
-fn a_taint_and_a_release_that_were_decided_on_one_view_exclude_each_other() {
+fn taint_and_release_from_one_view_exclude_each_other() {
     let seen = Life::new(vec![gate("a", json!({}))]);
     let mut ready = seen.node.clone();
     warm(&mut ready);
@@ -194,7 +194,7 @@ fn a_taint_that_is_gone_already_is_not_removed() {
 }
 
 #[test]
-fn a_record_is_kept_by_the_gates_uid_however_long_its_name_and_says_nothing_of_a_gate_made_anew() {
+fn a_record_is_kept_by_gate_uid_despite_equal_names() {
     let named = |uid: &str| planner::node_gates::Gate { name: "n".repeat(253), ..gate(uid, json!({})) };
     let mut life = Life::new(vec![named("0a1b2c3d-0000-4000-8000-000000000001")]);
     warm(&mut life.node);
@@ -210,7 +210,7 @@ fn a_record_is_kept_by_the_gates_uid_however_long_its_name_and_says_nothing_of_a
 }
 
 #[test]
-fn requests_are_counted_one_for_each_transition_and_none_in_between() {
+fn every_transition_takes_exactly_one_write() {
     let spec = json!({"mode": "Continuous", "retaint": {"failingFor": "0s"}});
     let mut life = Life::new(vec![gate("a", spec.clone()), gate("b", spec)]);
     assert_eq!(life.world.gates["a"].spec.mode, Mode::Continuous);

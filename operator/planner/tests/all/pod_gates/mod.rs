@@ -156,7 +156,7 @@ fn says(pod: &Pod) -> Option<(&str, &str)> {
 }
 
 #[test]
-fn the_label_of_the_demo_sets_its_condition_true_and_false_and_back() {
+fn the_demo_label_switches_its_condition_both_ways() {
     let on = settled(vec![by_label(json!({}))], labelled("true"));
     assert_eq!(says(&on), Some(("True", "SourceTrue")));
     assert_eq!(on.condition(TYPE).unwrap().message, "label example=true");
@@ -169,7 +169,7 @@ fn the_label_of_the_demo_sets_its_condition_true_and_false_and_back() {
 }
 
 #[test]
-fn a_pod_that_does_not_list_the_condition_or_has_ended_or_is_not_selected_is_left_alone() {
+fn a_gate_leaves_unlisted_ended_and_unselected_pods_alone() {
     let selected = by_label(json!({"selector": {"matchLabels": {"run": "centos"}}}));
     let unlisted = Pod { gates: vec!["other".into()], ..labelled("true") };
     let ended = Pod { ended: true, ..labelled("true") };
@@ -199,7 +199,7 @@ fn entries_that_the_original_controller_appended_become_one() {
 }
 
 #[test]
-fn the_default_counts_while_the_source_says_nothing_and_unset_takes_only_our_own_away() {
+fn the_default_counts_while_the_source_says_nothing() {
     for (default, pod, wanted) in [
         ("True", pod(), Some(("True", "Default"))),
         ("False", pod(), Some(("False", "Default"))),
@@ -214,7 +214,7 @@ fn the_default_counts_while_the_source_says_nothing_and_unset_takes_only_our_own
 }
 
 #[test]
-fn a_container_that_starts_anew_closes_the_gate_until_the_source_has_said_something_else() {
+fn a_restarted_container_closes_the_gate_until_the_source_changes() {
     let gates = || vec![by_label(json!({"resetOnRestart": true}))];
     // Containers may restart before anybody says anything.
     let approved = settled(gates(), Pod { restarts: 2, ..labelled("true") });
@@ -234,7 +234,7 @@ fn a_container_that_starts_anew_closes_the_gate_until_the_source_has_said_someth
 }
 
 #[test]
-fn restarts_of_sidecars_that_an_earlier_release_did_not_count_reset_nothing() {
+fn previously_uncounted_sidecar_restarts_reset_nothing() {
     let gates = || vec![by_label(json!({"resetOnRestart": true}))];
     let counted = |message: &str| vec![condition("True", "SourceTrue", message)];
     let of = |restarts, sidecars| Pod { restarts, sidecar_restarts: sidecars, ..labelled("true") };
@@ -258,7 +258,7 @@ fn restarts_of_sidecars_that_an_earlier_release_did_not_count_reset_nothing() {
 }
 
 #[test]
-fn a_condition_from_before_the_gate_is_no_older_than_the_restarts_before_the_gate() {
+fn restarts_before_a_gate_do_not_reset_its_older_condition() {
     let by_hand = Pod { conditions: vec![condition("True", "", "")], restarts: 5, ..labelled("true") };
     let taken_over = settled(vec![by_label(json!({"resetOnRestart": true}))], by_hand);
     assert_eq!(says(&taken_over), Some(("True", "SourceTrue")));
@@ -266,7 +266,7 @@ fn a_condition_from_before_the_gate_is_no_older_than_the_restarts_before_the_gat
 }
 
 #[test]
-fn the_generation_is_written_where_the_api_server_keeps_it_and_nowhere_else() {
+fn generations_are_written_only_where_the_api_server_keeps_them() {
     let keeps = Pod { generation: Some(3), keeps_generation: true, ..labelled("true") };
     let after = settled(vec![by_label(json!({}))], keeps);
     assert_eq!(after.condition(TYPE).unwrap().observed_generation, Some(3));
@@ -277,7 +277,7 @@ fn the_generation_is_written_where_the_api_server_keeps_it_and_nowhere_else() {
 }
 
 #[test]
-fn of_two_gates_with_one_condition_the_older_has_its_way_then_the_first_by_name() {
+fn of_two_gates_with_one_condition_the_older_wins() {
     let labels = || gate("b-label", json!({"source": {"label": {"key": "example"}}}));
     let holds = || gate("a-manual", json!({"source": {"manual": {}}}));
     let older = Gate { created: NOW - 5_000, ..labels() };
@@ -297,7 +297,7 @@ fn of_two_gates_with_one_condition_the_older_has_its_way_then_the_first_by_name(
 }
 
 #[test]
-fn several_gates_of_a_pod_are_one_patch_and_the_status_counts_them() {
+fn several_gates_of_a_pod_make_one_patch() {
     let other = Gate {
         spec: serde_json::from_value(json!({"conditionType": "example.com/held", "source": {"manual": {}}})).unwrap(),
         ..gate("held", json!({"source": {"manual": {}}}))
@@ -323,7 +323,7 @@ fn several_gates_of_a_pod_are_one_patch_and_the_status_counts_them() {
 }
 
 #[test]
-fn a_list_of_holds_that_cannot_be_read_holds_and_says_why() {
+fn an_unreadable_list_of_holds_holds_and_says_why() {
     let garbled = Pod { annotations: texts(&[(crds::names::READINESS_HOLDS_ANNOTATION, "mine!")]), ..pod() };
     let after = settled(vec![gate("m", json!({"default": "True", "failMode": "Open", "source": {"manual": {}}}))], garbled);
     assert_eq!(says(&after), Some(("False", "HoldsUnreadable")));
@@ -331,7 +331,7 @@ fn a_list_of_holds_that_cannot_be_read_holds_and_says_why() {
 }
 
 #[test]
-fn only_a_gate_that_asks_for_it_and_selects_by_labels_has_a_policy_and_that_is_for_its_own_namespace() {
+fn only_gates_that_ask_and_select_by_labels_have_policies() {
     assert_eq!(policy(&by_label(json!({}))), None);
     assert_eq!(policy(&by_label(json!({"admission": {"onCreate": "Policy"}}))), None, "it would be for every pod");
     let selected = json!({"selector": {"matchLabels": {"app": "it's"}}, "admission": {"onCreate": "Policy"}});
@@ -343,7 +343,7 @@ fn only_a_gate_that_asks_for_it_and_selects_by_labels_has_a_policy_and_that_is_f
 }
 
 #[test]
-fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() {
+fn a_namespace_beyond_its_limit_keeps_its_oldest_gates() {
     let of = |namespace: &str, index: usize| Gate {
         namespace: namespace.into(),
         created: NOW - 1_000 + i64::try_from(index).unwrap(),
@@ -381,7 +381,7 @@ fn of_too_many_gates_of_a_namespace_the_oldest_are_kept_and_the_others_say_so() 
 }
 
 #[test]
-fn gates_beyond_the_limit_of_their_namespace_cost_no_watches_of_objects() {
+fn gates_beyond_their_namespaces_limit_cost_no_object_watches() {
     let of = |index: usize| {
         let name = format!("db-{index}");
         let object = json!({"objectCondition": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "type": "Available"}});
@@ -395,7 +395,7 @@ fn gates_beyond_the_limit_of_their_namespace_cost_no_watches_of_objects() {
 }
 
 #[test]
-fn a_resource_lists_what_gates_of_its_namespace_ask_its_pods_to_and_keeps_what_others_there_keep() {
+fn a_resource_lists_conditions_that_its_namespaces_gates_ask_for() {
     let asking = |name: &str, type_: &str, more: Value| {
         let mut spec = json!({
             "conditionType": type_, "source": {"label": {"key": "example"}}, "selector": {"matchLabels": {"app": "web"}},
@@ -428,7 +428,7 @@ fn a_resource_lists_what_gates_of_its_namespace_ask_its_pods_to_and_keeps_what_o
 }
 
 #[test]
-fn a_gate_whose_patches_are_forbidden_is_not_ready_and_says_so() {
+fn a_gate_whose_patches_are_forbidden_is_not_ready() {
     let labelled = Pod { labels: texts(&[("open", "true")]), ..pod() };
     let world = world(vec![gate("open", json!({"source": {"label": {"key": "open"}}}))], labelled);
     let views = decide(&world, &key(), None, NOW).views;

@@ -69,7 +69,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn gates_converge_when_three_owners_hold_and_release_at_random_and_writes_are_lost_and_repeated(
+    fn gates_converge_despite_random_holds_and_lost_writes(
         steps in collection::vec(step(), 1..60),
         reset in any::<bool>(),
     ) {
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn no_patch_ever_contains_a_condition_of_kubernetes_whatever_gates_and_pods_say(
+    fn no_patch_contains_a_reserved_kubernetes_condition(
         type_ in select([&RESERVED_CONDITIONS[..], &[TYPE]].concat()),
         label in select(&["true", "false", "maybe"][..]),
         default in select(&["True", "False", "Unset"][..]),

@@ -21,7 +21,7 @@ use std::{
 };
 
 #[test]
-fn a_source_that_cannot_be_read_keeps_opens_or_closes_as_told() {
+fn an_unreadable_source_keeps_opens_or_closes_by_fail_mode() {
     for (mode, before, wanted) in [
         ("Keep", None, None),
         ("Keep", Some("True"), Some("True")),
@@ -48,7 +48,7 @@ fn a_source_that_cannot_be_read_keeps_opens_or_closes_as_told() {
 }
 
 #[test]
-fn a_source_that_was_not_looked_at_yet_changes_nothing_whatever_the_fail_mode() {
+fn an_unseen_source_changes_nothing_in_any_fail_mode() {
     for mode in ["Keep", "Open", "Closed"] {
         let gate = gate("api", json!({"failMode": mode, "default": "True", "source": {"service": {"name": "db"}}}));
         let mut world = world(vec![gate], pod());
@@ -66,7 +66,7 @@ fn node(taints: &[(&str, &str)], conditions: &[(&str, ConditionStatus)]) -> Node
 }
 
 #[test]
-fn conditions_and_taints_of_the_node_are_followed_and_a_pod_without_node_has_none() {
+fn a_gate_follows_conditions_and_taints_of_the_pods_node() {
     let ready = json!({"nodeCondition": {"type": "Ready"}});
     let pressure = json!({"nodeCondition": {"type": "DiskPressure", "status": "False"}});
     let taint = json!({"nodeTaint": {"key": "example.com/out"}});
@@ -130,7 +130,7 @@ fn services_objects_and_http_servers_are_followed() {
 }
 
 #[test]
-fn a_node_that_is_not_attached_holds_other_pods_but_not_the_replicas_that_it_waits_for() {
+fn a_detached_node_holds_other_pods_but_not_its_replicas() {
     let follows = || vec![gate("edge", json!({"source": {"ingressDaemonSet": {"name": "edge"}}}))];
     let is = |detached, invalid| {
         let nodes = BTreeMap::from([("n1".to_owned(), ReplicaHealth { chosen: true, detached, ..ReplicaHealth::default() })]);

@@ -47,7 +47,7 @@ fn exhausted(status: &NodeReadinessGateStatus) -> (&str, &str, Option<usize>) {
 }
 
 #[tokio::test]
-async fn of_nodes_that_cease_to_be_ready_together_as_many_are_tainted_as_the_budget_says_and_the_gate_says_so() {
+async fn mass_unreadiness_taints_only_as_many_nodes_as_budgeted() {
     let evicting = json!({"key": "edge", "effect": "NoExecute"});
     let with = |budget: Value| json!({"retaint": {"failingFor": "0s", "budget": budget}});
     for (more, room) in [
@@ -78,7 +78,7 @@ async fn of_nodes_that_cease_to_be_ready_together_as_many_are_tainted_as_the_bud
 }
 
 #[tokio::test]
-async fn a_node_that_recovers_makes_room_for_another_and_one_that_has_just_come_needs_none() {
+async fn recovered_nodes_make_room_and_new_nodes_need_none() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = fleet(&server, &json!({})).await;
     all_say(&mut engine, &server, (0..NODES).map(name), "False").await;
@@ -103,7 +103,7 @@ async fn a_node_that_recovers_makes_room_for_another_and_one_that_has_just_come_
 }
 
 #[tokio::test]
-async fn what_recovers_makes_no_room_within_the_minute_in_which_as_many_as_may_have_lost_their_release() {
+async fn recovery_frees_no_budget_until_the_minute_is_over() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = fleet(&server, &json!({"retaint": {"failingFor": "0s", "budget": {"maxNodes": "100%", "perMinute": 5}}})).await;
     all_say(&mut engine, &server, (0..NODES).map(name), "False").await;
@@ -120,7 +120,7 @@ async fn what_recovers_makes_no_room_within_the_minute_in_which_as_many_as_may_h
 }
 
 #[tokio::test]
-async fn an_operator_that_starts_counts_nodes_that_were_tainted_before_it_has_looked_at_them() {
+async fn a_restarted_operator_counts_earlier_taints_against_the_budget() {
     for (more, room) in [(json!({}), 8), (json!({"retaint": {"failingFor": "0s", "budget": {"maxNodes": 6}}}), 6)] {
         let server = Arc::new(Mutex::new(Server::default()));
         let mut engine = fleet(&server, &more).await;

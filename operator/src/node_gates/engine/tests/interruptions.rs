@@ -21,7 +21,7 @@ fn keys(server: &Mutex<Server>) -> Vec<String> {
 
 /// Taints that others have written and the watch has not shown yet, before the taint comes and before it goes; the taints then.
 #[tokio::test]
-async fn a_patch_whose_places_have_shifted_is_refused_whole_and_made_again_from_what_was_read_live() {
+async fn a_patch_with_shifted_indices_is_refused_whole_and_rebuilt() {
     for (seen, meanwhile, released) in [
         (json!([other("x"), other("edge")]), json!([other("edge")]), vec![]),
         (json!([other("edge"), other("x")]), json!([other("y"), other("edge"), other("x")]), vec!["y", "x"]),
@@ -68,7 +68,7 @@ async fn settle_with_deaths(server: &Arc<Mutex<Server>>, mut engine: Engine) -> 
 }
 
 #[tokio::test]
-async fn an_operator_that_dies_at_any_write_of_a_bootstrap_leaves_a_node_that_the_next_one_brings_to_the_same_end() {
+async fn a_bootstrap_ends_alike_despite_a_crash_at_any_write() {
     // None dies; each write has no effect before the operator dies, and each has one that it never learns of.
     let deaths = (1..=3).flat_map(|number| [Some((number, false)), Some((number, true))]);
     for death in deaths.chain([None]) {
@@ -123,7 +123,7 @@ async fn becomes(engine: &mut Engine, server: &Mutex<Server>, expected: (bool, O
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ready_pod_whose_deletion_no_watch_has_told_taints_its_node_again() {
+async fn an_unseen_deletion_of_a_ready_pod_retaints_its_node() {
     let server = Arc::new(Mutex::new(Server { pods: vec![pod()], ..Server::default() }));
     server.lock().unwrap().nodes.insert("n1".into(), fresh("n1"));
     let pods = json!({"name": "pods", "pods": {"namespace": "ops", "selector": {"matchLabels": {"app": "init"}}}});
@@ -135,7 +135,7 @@ async fn a_ready_pod_whose_deletion_no_watch_has_told_taints_its_node_again() {
 }
 
 #[tokio::test]
-async fn one_pass_writes_until_nothing_is_left_and_says_which_node_it_could_not_change() {
+async fn one_pass_writes_everything_and_names_nodes_it_cannot_change() {
     let server = Arc::new(Mutex::new(Server::default()));
     let names = ["n1", "n2"].map(str::to_owned);
     let seen = with_nodes(&server, &names).await.run_once().await;

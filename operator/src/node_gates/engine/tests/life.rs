@@ -4,7 +4,7 @@ use super::*;
 use crate::gates_shared::follow::REFUSED_FOR;
 
 #[tokio::test]
-async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tried_again_by_the_tick_alone() {
+async fn a_refused_finalizer_is_retried_only_by_the_tick() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     let asked = || server.lock().unwrap().asked("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io/v1alpha1/nodereadinessgates/edge");
@@ -30,7 +30,7 @@ async fn a_gate_gets_its_finalizer_before_it_writes_to_nodes_and_a_refusal_is_tr
 }
 
 #[tokio::test]
-async fn a_gate_that_cannot_get_its_finalizer_does_not_begin_to_write_and_leaves_records_alone() {
+async fn a_gate_without_its_finalizer_does_not_write_to_nodes() {
     let server = Arc::new(Mutex::new(Server::default()));
     server.lock().unwrap().refuses = Some(("PATCH", "/apis/ingressdaemonsets.mumoshu.github.io", 403));
     let mut engine = engine(serve(&server), observer());
@@ -47,7 +47,7 @@ async fn a_gate_that_cannot_get_its_finalizer_does_not_begin_to_write_and_leaves
 }
 
 #[tokio::test]
-async fn a_gate_that_could_not_be_decoded_and_is_gone_at_the_next_list_is_not_waited_for() {
+async fn a_removed_undecodable_gate_is_not_waited_for() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &[]).await;
     engine.known.unreadable.insert("broken".into());
@@ -57,7 +57,7 @@ async fn a_gate_that_could_not_be_decoded_and_is_gone_at_the_next_list_is_not_wa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were_listed() {
+async fn a_missing_right_to_list_gates_is_reported_until_listed() {
     let server = Arc::new(Mutex::new(Server::default()));
     let observer = observer();
     let spec = json!({"template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}});
@@ -92,7 +92,7 @@ async fn a_missing_right_to_list_gates_is_told_to_every_resource_until_they_were
 }
 
 #[tokio::test(start_paused = true)]
-async fn gates_that_the_api_server_fails_to_list_are_told_after_a_while_as_well() {
+async fn a_failure_to_list_gates_is_reported_after_a_while() {
     let mut engine = engine(serve(&Arc::new(Mutex::new(Server::default()))), observer());
     let unreadable = |engine: &Engine| engine.state.links("edge", "web", &json!({})).map(|links| links.unreadable);
     let failed = || {
@@ -108,7 +108,7 @@ async fn gates_that_the_api_server_fails_to_list_are_told_after_a_while_as_well(
 }
 
 #[tokio::test]
-async fn a_gate_that_was_dry_takes_the_nodes_that_are_there_for_existing_ones_also_after_another_start() {
+async fn the_in_force_time_after_dry_run_survives_a_restart() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &[]).await;
     let mut dry = gate();
@@ -157,7 +157,7 @@ async fn delete_gate(engine: &mut Engine) {
 }
 
 #[tokio::test]
-async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_is_not() {
+async fn a_blocked_gate_deletion_is_reported_and_completes_once_unblocked() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     settle(&mut engine).await;
@@ -179,7 +179,7 @@ async fn a_gate_whose_deletion_is_refused_by_a_node_says_so_and_lets_go_when_it_
 }
 
 #[tokio::test]
-async fn a_node_that_is_being_deleted_does_not_keep_a_gate_from_going() {
+async fn a_node_being_deleted_does_not_block_a_gates_deletion() {
     let server = Arc::new(Mutex::new(Server::default()));
     let mut engine = with_nodes(&server, &["n1".to_owned()]).await;
     settle(&mut engine).await;

@@ -60,7 +60,7 @@ async fn until(engine: &mut Engine, done: impl Fn(&Engine) -> bool, always: impl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_that_begins_to_ask_for_the_newest_revision_taints_nobody_until_that_is_known_and_a_refused_lookup_is_made_again() {
+async fn gates_taint_no_node_until_the_newest_revision_is_known() {
     let server = server();
     let mut engine = started(&server, waiting_for(false)).await;
     let released = |engine: &Engine| engine.views.len() == 2 && engine.views.values().flat_map(BTreeMap::values).all(|view| view.released);
