@@ -130,6 +130,11 @@ impl Action {
         !self.is_setting() && !matches!(self, Self::WipeRollout | Self::WipeStatus)
     }
 
+    /// It is one write to a Deployment: what follows is the operator's repair, which is judged.
+    fn is_repaired(self) -> bool {
+        matches!(self, Self::DeleteDeployment | Self::DeleteDeploymentAndOrphan | Self::EditTemplate | Self::Scale(_) | Self::RolloutUndo)
+    }
+
     /// It changes the resource's own settings, which are put back before the next row.
     fn is_setting(self) -> bool {
         matches!(self, Self::DegradeMode | Self::NodeMarkOnly | Self::OtherKeys | Self::Budget(_))
@@ -298,6 +303,9 @@ impl Lane {
             product::hands_on(bed, &[node]).await?;
         }
         let write = self.act(bed, action, node).await?;
+        if action.is_repaired() {
+            product::hands_off(bed, &[node]).await?;
+        }
         if idle {
             self.roll(bed, version).await?;
         }
@@ -306,7 +314,7 @@ impl Lane {
             self.change(bed, json!({ "updateStrategy": strategy(self.budget) })).await?;
             self.ends(bed, version).await?;
         }
-        if action.is_by_hand() {
+        if action.is_by_hand() && !action.is_repaired() {
             product::hands_off(bed, &[node]).await?;
         }
         let missed = seen.missed(&write, phase, node, version)?;
