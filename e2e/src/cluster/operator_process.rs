@@ -215,9 +215,14 @@ impl OperatorProcess {
         self.process.as_ref().context("the operator was not started")?.signal(signal)
     }
 
-    /// Asks it to end (`SIGTERM`), as a kubelet does, and waits until it has, without an error: it leaves its lease to whoever wants it.
+    /// Asks it to end (`SIGTERM`), as a kubelet does, and waits until it has: it leaves its lease to whoever wants it.
     pub async fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
+        self.ends().await
+    }
+
+    /// Waits until it has ended that was asked to. An error is a failure.
+    pub async fn ends(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the operator was not started")?;
         let status = eventually(STOPS, "the operator has ended", async || process.ended()?.context("it runs")).await?;
         ensure!(status.success(), "the operator ended with {status}; the end of its log:\n{}", process.tail());

@@ -172,7 +172,7 @@ impl Pair {
     }
 
     /// Waits until this one has ended by itself.
-    async fn ends(&mut self, index: usize) -> Result<()> {
+    async fn loses_its_lease(&mut self, index: usize) -> Result<()> {
         eventually(MINUTE, "the operator that lost the lease ends", async || {
             ensure!(self.operators[index].has_lost_its_lease()?, "it runs");
             Ok(())
@@ -215,10 +215,14 @@ async fn leaders(bed: &mut Bed) -> Result<()> {
         bed.say(&format!("{signal}: the other one leads after {:.2} s", took.as_secs_f32()));
         product::is_complete(bed, 2, product::ROLLED_OUT).await?;
         took_effect_once(&bed.recorder.history().await?, before)?;
-        if signal == Signal::SIGSTOP {
-            pair.operators[old].signal(Signal::SIGCONT)?;
+        match signal {
+            Signal::SIGTERM => pair.operators[old].ends().await?,
+            Signal::SIGKILL => pair.operators[old].kill().await?,
+            _ => {
+                pair.operators[old].signal(Signal::SIGCONT)?;
+                pair.loses_its_lease(old).await?;
+            }
         }
-        pair.ends(old).await?;
         pair.restart(old)?;
     }
     Ok(())
@@ -278,7 +282,7 @@ async fn stopped(bed: &mut Bed) -> Result<()> {
         }
         let written = pair.proxies[old].log().len();
         pair.operators[old].signal(Signal::SIGCONT)?;
-        pair.ends(old).await?;
+        pair.loses_its_lease(old).await?;
         let after: Vec<_> = pair.proxies[old].log().split_off(written).into_iter().filter(|later| later.request.is_step()).collect();
         // The pass that was under way goes on until the loss of the lease is noticed; what it writes is refused.
         let taken = after.iter().filter(|later| later.forwarded.is_some_and(|code| code < 400)).count();
