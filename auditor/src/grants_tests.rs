@@ -67,7 +67,7 @@ fn an_update_begun_in_a_window_continues_after_it() {
 }
 
 #[test]
-fn from_afar_the_time_in_the_grant_counts() {
+fn from_afar_a_grant_counts_by_its_own_time() {
     let given = |granted: i64| {
         let mut grants = grant("Update");
         grants["n1"]["grantedAt"] = granted.into();

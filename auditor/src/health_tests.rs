@@ -104,7 +104,7 @@ fn a_view_that_is_called_stale_is() {
 }
 
 #[test]
-fn unready_pods_keep_serving_only_if_disowned() {
+fn unready_pods_keep_a_node_serving_only_if_disowned() {
     let mut disowned = unready();
     disowned["status"]["conditions"] = json!([{ "type": "Ready", "status": "False" }, { "type": "ContainersReady", "status": "True" }]);
     let unready = serving().see(30, Kind::Pod, unready());

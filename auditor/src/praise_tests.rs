@@ -142,7 +142,7 @@ fn no_serving_node_is_left_behind_with_another_revision() {
 }
 
 #[test]
-fn a_late_audit_or_clock_reversal_judges_no_durations() {
+fn no_durations_are_judged_after_late_start_or_clock_reversal() {
     let hour = TimeDelta::hours(1);
     let mut story = updated(&["n1"]).see(30, Kind::IngressDaemonSet, proving(json!({ "proved": true }), json!({})));
     story.observations.last_mut().unwrap().at -= hour;

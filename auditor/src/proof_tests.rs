@@ -184,7 +184,7 @@ pub(super) fn node_with(name: &str, change: impl Fn(&mut Value)) -> Value {
 }
 
 #[test]
-fn only_nodes_that_leave_free_slots_for_unproved_revisions() {
+fn slots_of_unproved_revisions_are_freed_only_by_leaving_nodes() {
     let leaves = |change: fn(&mut Value)| judged(&another(given(&["n1"]).see(25, Kind::Node, node_with("n1", change)), "n2"));
     for (change, why) in [
         ((|node| node["spec"]["unschedulable"] = true.into()) as fn(&mut Value), "cordoned"),
@@ -223,7 +223,7 @@ fn only_nodes_that_leave_free_slots_for_unproved_revisions() {
 }
 
 #[test]
-fn only_the_first_machine_to_vanish_frees_its_slot() {
+fn only_one_unannounced_node_loss_per_course_frees_its_slot() {
     let reached = |nodes: &[&str], now: &[&str]| {
         let reached = nodes.iter().map(|node| ((*node).to_owned(), format!("node-{node}"))).collect::<std::collections::BTreeMap<_, _>>();
         proving(json!({ "reached": reached }), updates(now))

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_reads_back_unlike_a_foreign_token() {
+    fn a_record_reads_back_and_a_foreign_token_is_ignored() {
         let instance = Instance { container: "containerd://1".into(), image: "app:1".into(), restarts: 2, ..Instance::default() };
         let record = PodRecord { id: 7, at: 1_700_000_000, before: [("app".to_owned(), instance)].into() };
         assert_eq!(PodRecord::parse(Some(&record.to_string())), Some(record));

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_restarted_count_is_news_at_once() {
+    fn only_a_count_restarted_from_zero_is_news_at_once() {
         let wait = |seconds| Wait { what: WaitFor::Pods, since: 7, seconds };
         let with = |proof, unbroken, waited: &[Wait]| Ledger {
             rollout_state: Some(RolloutState { proof, ..RolloutState::default() }),

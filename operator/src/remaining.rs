@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn it_refuses_on_request_while_anything_is_left_or_unknown() {
+    fn remaining_or_unknown_objects_block_uninstalling_only_on_request() {
         let some = || kind("Resources", Ok(vec!["a/one".into()]));
         let refused = of(&[some()], true);
         assert!(refused.refused && refused.text.contains("Nothing is uninstalled") && refused.text.contains("a/one"), "{refused:?}");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_names_what_is_left_and_how_to_continue() {
+    fn the_report_names_what_is_left_and_how_to_continue() {
         let some = told(&[kind("Gates", Ok(Vec::new())), kind("Resources", Ok(vec!["a/one".into(), "b/two".into()]))]);
         assert!(some.contains("- Resources: a/one, b/two. What that means.\n"), "{some}");
         assert!(!some.contains("Gates"), "{some}");

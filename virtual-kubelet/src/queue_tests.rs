@@ -54,7 +54,7 @@ async fn a_fixed_pause_is_kept_at_each_try() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_receives_key_tries_first_time_and_error() {
+async fn a_policy_receives_key_error_tries_and_time_of_addition() {
     let started = Instant::now();
     let policy = RetryPolicy::new(move |attempt: &Attempt<'_, &str>| {
         assert_eq!((*attempt.key, attempt.first_added, attempt.error), ("a", started, "no"));

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn only_node_agents_are_excused_while_the_authorizer_lags() {
+    fn a_lagging_authorizer_excuses_node_agents_and_new_api_servers() {
         let mut requests = Requests::default();
         for user in ["system:node:n1", operator::USER] {
             for code in [403, 200] {

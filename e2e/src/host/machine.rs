@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn make_looks_for_the_controllers_that_machines_need() {
+    fn make_looks_for_the_cgroup_controllers_that_machines_need() {
         let script = std::fs::read_to_string(super::super::images::repository().join(".ci/deps")).unwrap();
         assert!(script.contains(&format!("for controller in {}; do", CONTROLLERS.join(" "))), "{script}");
     }

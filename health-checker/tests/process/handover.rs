@@ -86,7 +86,7 @@ async fn an_ending_process_hands_over_and_then_leaves() {
 }
 
 #[tokio::test]
-async fn without_a_successor_it_answers_until_its_grace_ends() {
+async fn a_process_without_successor_answers_until_its_grace_ends() {
     let (api, port) = (Api::start().await, free_port());
     let mut agent = Agent::start(&api, port, &["--shutdown-grace=1"]);
     agent.ready().await;

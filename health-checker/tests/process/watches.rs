@@ -66,7 +66,7 @@ async fn an_old_view_does_not_bring_a_node_back() {
 }
 
 #[tokio::test]
-async fn without_a_node_watch_it_serves_by_its_namespace() {
+async fn a_health_checker_without_node_watch_serves_by_its_namespace() {
     let (api, port) = (Api::start().await, free_port());
     let agent = Agent::start(&api, port, &["--watch-node=false"]);
     agent.ready().await;

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_dropped_from_the_file_are_removed_unless_foreign() {
+    fn fields_dropped_from_files_are_removed_and_foreign_ones_stay() {
         let last = json!({ "spec": { "minReadySeconds": 5, "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "a": 1 } } } });
         let stored = json!({
             "metadata": { "annotations": { LAST_APPLIED: last.to_string() } },

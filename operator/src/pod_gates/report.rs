@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn another_status_or_reason_is_news_unless_initially_calm() {
+    fn a_changed_condition_is_news_and_initial_calm_is_not() {
         let ready = condition("Ready", "True", "NoPodHeld");
         assert!(!is_news(&[], &ready) && !is_news(&[], &condition("Conflicting", "False", "OnlyOne")));
         assert!(is_news(&[], &condition("Ready", "False", "SourceUnreadable")));

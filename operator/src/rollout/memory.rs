@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unseen_write_is_awaited_only_for_a_watch_gap() {
+    fn an_unseen_write_is_awaited_only_for_a_limited_time() {
         let (mut memory, observer) = (Memory::default(), Observer::default());
         memory.expect(Kind::Pods, 9);
         assert!(!memory.is_caught_up(&observer));

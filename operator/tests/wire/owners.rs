@@ -131,7 +131,7 @@ fn with_deployment() -> Snapshot {
 }
 
 #[tokio::test]
-async fn a_missing_right_refuses_no_template_unlike_a_webhook() {
+async fn webhooks_refuse_a_template_and_missing_rights_do_not() {
     let user = "User \"system:serviceaccount:ingress-daemonset-system:ingress-daemonset-operator\"";
     let lacks = format!("{user} cannot patch resource \"deployments\" in API group \"apps\" in the namespace \"edge\"");
     let denies = "admission webhook \"images.example.com\" denied the request: no tag".to_owned();

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_chooses_streams_without_stderr_beside_a_terminal() {
+    fn a_client_chooses_streams_but_no_stderr_beside_a_terminal() {
         let options = |text: &str| stream_options(&query(text));
         assert_eq!(options("input=1&output=1&tty=1"), Ok(StreamOptions { stdin: true, stdout: true, stderr: false, tty: true }));
         assert_eq!(options("error=1"), Ok(StreamOptions { stderr: true, ..StreamOptions::default() }));

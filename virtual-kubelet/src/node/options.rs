@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn renewal_intervals_not_shorter_than_the_lease_are_refused() {
+    fn renewal_intervals_must_be_positive_and_shorter_than_the_lease() {
         for (duration, interval) in [(SECOND * 4, Duration::ZERO), (SECOND * 4, SECOND * 4), (Duration::from_millis(1500), SECOND)] {
             let settings = Settings::of([with_node_enable_lease_v1_with_renew_interval(duration, interval)]);
             assert!(matches!(settings, Err(NodeControllerError::InvalidOption(_))), "{duration:?} {interval:?}");

@@ -386,7 +386,7 @@ fn an_annotation_reported_back_unchanged_stays_foreign() {
 }
 
 #[test]
-fn every_reported_status_field_reaches_the_server() {
+fn a_status_is_shown_only_with_every_reported_field() {
     let base = json!({ "phase": "Running", "containerStatuses": [
         { "name": "main", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "started": true, "state": { "running": {} } },
     ] });

@@ -235,7 +235,7 @@ async fn a_transient_read_failure_is_an_error_even_if_optional() {
 }
 
 #[tokio::test]
-async fn a_pod_without_service_links_gets_only_the_api_server() {
+async fn pods_without_service_links_learn_only_the_api_servers_address() {
     let objects = Objects::default().service("ns", "db", "10.0.0.2").service("default", "kubernetes", "10.0.0.1");
     let with = pod(&[plain("URL", "http://$(DB_SERVICE_HOST):$(DB_SERVICE_PORT)")], &[]);
     let (values, _) = resolved(&objects, &with).await;

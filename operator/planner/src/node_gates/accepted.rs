@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_counts_some_time_after_naming_a_gates_nodes() {
+    fn a_webhook_protects_a_gate_some_time_after_naming_it() {
         let (edge, at) = (gate(&json!({})), Instant::now());
         let web = gate(&json!({"nodeSelector": {"matchLabels": {"role": "web"}}}));
         let [of_edge, of_web] = [&edge, &web].map(|gate| clause(gate).unwrap());

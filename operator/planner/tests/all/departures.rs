@@ -218,7 +218,7 @@ fn a_long_drain_does_not_block_while_other_nodes_proceed() {
 }
 
 #[test]
-fn a_drained_node_kept_by_finalizers_blocks_despite_its_pods() {
+fn a_deleted_node_without_kubelet_counts_as_drained_despite_pods() {
     let (mut world, mut operator) = at_rest(&Value::Null, 3, 1);
     delete_node(&mut world, "n1");
     world.run_until(&mut operator, 40, |world| world.cluster.deployments["edge-n1"]["spec"]["replicas"] == 0).unwrap();

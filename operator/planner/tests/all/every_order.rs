@@ -289,14 +289,14 @@ fn sum(one: [usize; 3], other: [usize; 3]) -> [usize; 3] {
 }
 
 #[test]
-fn in_no_order_is_a_revision_current_before_its_proof() {
+fn no_order_of_events_makes_an_unproved_revision_current() {
     let [current, rolled_back] = search((2, 0), FIXED, 5);
     assert!(current > 0 && rolled_back > 0, "{current} orders end with the revision, {rolled_back} without it");
     search((3, 0), FIXED, 4);
 }
 
 #[test]
-fn in_no_order_does_a_joiner_get_an_unproved_revision() {
+fn no_order_of_events_gives_joiners_an_unproved_revision() {
     let [_, rolled_back] = search((3, 2), CHANGING, 4);
     assert!(rolled_back > 0, "in none of them has it failed");
 }

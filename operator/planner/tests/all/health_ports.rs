@@ -61,7 +61,7 @@ fn pods_stay_untouched_while_a_health_port_is_silent() {
 }
 
 #[test]
-fn a_silent_port_blocks_only_resources_with_health_port_and_detachment() {
+fn only_detachment_by_health_check_waits_for_a_silent_port() {
     for marks in [Marks::Node, Marks::Degrade] {
         let mut world = World::new(Wish::new(marks, 1), 1);
         let mut operator = Operator::default();

@@ -160,7 +160,7 @@ fn shows_the_former(pod: &mut InPlacePod) {
 }
 
 #[test]
-fn two_tags_of_one_image_complete_by_a_later_run() {
+fn a_change_of_tag_alone_completes_by_a_later_run() {
     type Edit = fn(&mut InPlacePod);
     let table: [(&str, Edit, i64, bool); 8] = [
         ("a run of after the change", |_| {}, CHANGED + 5, true),

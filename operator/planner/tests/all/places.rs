@@ -161,7 +161,7 @@ fn full(world: &World) -> usize {
 }
 
 #[test]
-fn twelve_nodes_serve_soon_despite_a_template_changed_at_zero() {
+fn nodes_serve_soon_despite_a_template_changed_at_zero_pods() {
     for at_once in [false, true] {
         let (mut world, mut operator) = proving(&json!({}), 12, 1);
         edit(&mut world, |wish| wish.pods = 0);
@@ -189,7 +189,7 @@ fn twelve_nodes_serve_soon_despite_a_template_changed_at_zero() {
 }
 
 #[test]
-fn at_zero_pods_templates_without_proof_go_node_by_node() {
+fn without_pods_templates_needing_no_proof_go_node_by_node() {
     let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 12, 1);
     edit(&mut world, |wish| wish.pods = 0);
     seconds(&mut world, &mut operator, 400);

@@ -404,7 +404,7 @@ fn a_rollback_begins_at_once() {
 }
 
 #[test]
-fn with_zero_seconds_a_node_is_good_once_it_serves() {
+fn a_rollout_with_zero_proof_seconds_waits_for_no_proof() {
     let (mut world, mut operator) = proving(&json!({"provenAfterSeconds": 0}), 4, 1);
     edit(&mut world, |wish| wish.image = 2);
     world.run_until(&mut operator, 100, World::is_converged).unwrap();

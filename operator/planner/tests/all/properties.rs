@@ -357,7 +357,7 @@ fn no_revision_that_breaks_reaches_more_than_the_budget() {
 
 /// P16 for what breaks after it was proved, but sooner than falls are forgotten.
 #[test]
-fn what_breaks_after_its_proof_is_rolled_back() {
+fn a_revision_breaking_soon_after_its_proof_is_rolled_back() {
     /// Seconds that a node takes at least, most of them its soak.
     const NODE: i64 = 35;
     let flaps = (60..240i64, 11..40i64, any::<bool>()).prop_map(|(good, bad, crashes)| Flaps { good, bad, crashes });
@@ -404,7 +404,7 @@ fn a_slot_with_changed_pods_is_taken_over_while_paused() {
 }
 
 #[test]
-fn a_changed_key_stays_while_an_old_update_may_arrive() {
+fn a_former_key_stays_while_an_old_update_may_arrive() {
     let (first, second) = (false, true);
     let mut events = vec![
         Event::Marks(2),

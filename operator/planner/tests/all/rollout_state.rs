@@ -294,7 +294,7 @@ fn no_rollback_goes_to_a_revision_that_the_spec_contradicts() {
 }
 
 #[test]
-fn a_retry_leaves_a_former_revision_that_the_spec_contradicts() {
+fn a_retry_abandons_a_former_revision_that_the_spec_contradicts() {
     let (mut world, mut operator) = at_rest(&json!({"nodeDeadlineSeconds": 20, "autoRollback": true}), 3, 1);
     let edit = |cluster: &mut Cluster, image: &str, ports: Value, pods: i32| {
         cluster.edit_resource(|resource| {

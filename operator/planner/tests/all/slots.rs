@@ -231,7 +231,7 @@ fn one_zone_at_a_time_holds_despite_a_drain_elsewhere() {
 }
 
 #[test]
-fn down_nodes_using_the_budget_precede_their_zones_turn() {
+fn down_nodes_filling_the_budget_update_before_their_zones_turn() {
     let (mut world, mut operator) = settled(Wish { zones: Zones::OneAtATime, ..Wish::new(Marks::Token, 1) }, 4);
     world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
     world

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_news_when_changed_unless_calm_at_first() {
+    fn a_changed_condition_is_news_and_initial_calm_is_not() {
         let condition = |type_: &str, status: &str, reason: &str| -> Condition {
             let at = "2026-01-01T00:00:00Z";
             serde_json::from_value(json!({"type": type_, "status": status, "reason": reason, "message": "", "lastTransitionTime": at}))

@@ -89,7 +89,7 @@ async fn specs_of_surplus_gates_are_dropped_until_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lasting_failures_to_list_gates_are_reported_unless_forbidden() {
+async fn failures_to_list_gates_are_reported_unless_transient_or_forbidden() {
     let (mut engine, ..) = engine();
     engine.gates.link(BTreeMap::new());
     let told = |engine: &Engine| engine.gates.links("web", "edge", &json!({})).map(|links| links.unreadable.unwrap_or_default());

@@ -108,7 +108,7 @@ fn the_retaint_budget_limits_nodes_at_once_and_per_minute() {
 }
 
 #[test]
-fn the_taint_stays_its_minimum_hold_despite_met_requirements() {
+fn the_taint_stays_for_its_minimum_hold_despite_met_requirements() {
     let mut life = Life::new(vec![gate("a", json!({"release": {"stableFor": "5s", "minHold": "30s"}}))]);
     life.settle();
     life.after(20);
