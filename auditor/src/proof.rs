@@ -128,7 +128,7 @@ impl Audit<'_> {
         (newest != current(resource)).then_some((newest, seconds))
     }
 
-    /// P17: what is said too early, or against the state of pods.
+    /// P17: what is said too early, or against grants, suspects and Deployments.
     fn praise(&self, before: &Value, after: &Value, at: DateTime<Utc>) -> Vec<String> {
         let (of, now) = (names::uid8(after.uid()), current(after));
         let becomes = now != current(before) && !now.is_empty();

@@ -74,7 +74,7 @@ impl Ledger {
         ledger
     }
 
-    /// By how many seconds what is counted here is at most ahead of an earlier ledger; a count from zero is news at once.
+    /// By how many seconds what is counted here is at most ahead of an earlier ledger; a count that became smaller is news at once.
     pub fn ahead_of(&self, other: &Self) -> i64 {
         let courses = self.rollout_state.iter().zip(&other.rollout_state).flat_map(|(one, other)| {
             let soaked = (one.soaked.unwrap_or(0), other.soaked.unwrap_or(0));

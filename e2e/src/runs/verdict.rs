@@ -120,15 +120,15 @@ pub(super) fn read_verdict(line: &str, part: &str) -> Option<Verdict> {
 /// Prints a verdict as soon as it is there; of a failure all that one needs next.
 pub(super) fn say(verdict: &Verdict, log: &str) {
     // Nobody may be reading any more.
-    let _ = std::io::stdout().write_all(told(verdict, log, Path::is_dir).as_bytes());
+    let _ = std::io::stdout().write_all(told(verdict, log, |dump| dump::is_of_the_last(verdict.seconds + 1.0, dump)).as_bytes());
 }
 
-fn told(verdict: &Verdict, log: &str, exists: impl Fn(&Path) -> bool) -> String {
+fn told(verdict: &Verdict, log: &str, is_its_own: impl Fn(&Path) -> bool) -> String {
     let Verdict { name, part, seconds, failure, environment } = verdict;
     let Some(why) = failure else { return format!("passed  {seconds:6.1} s  {part}: {name}\n") };
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("bed"));
     let dump = dump::directory_of(if environment.is_empty() { name } else { log });
-    let dump = if exists(&dump) { shown(&dump) } else { "none, because no cluster started".to_owned() };
+    let dump = if is_its_own(&dump) { shown(&dump) } else { "none was written".to_owned() };
     let (program, log) = (shown(&program), shown(&log_of(log)));
     let alone = if name == DEMO { DEMO.to_owned() } else { format!("scenario {name}") };
     // A failure is repeated with what it drew.
@@ -217,7 +217,7 @@ mod tests {
         let alone = told(&verdict, "log", |_| true);
         assert!(alone.contains("bed/dumps/a_name\n") && !alone.contains('='), "{alone}");
         let undumped = told(&verdict, "log", |_| false);
-        assert!(undumped.contains("  dump    none, because no cluster started\n"), "{undumped}");
+        assert!(undumped.contains("  dump    none was written\n"), "{undumped}");
         verdict.environment = vec![("ONE".to_owned(), "1".to_owned()), ("FLAGS".to_owned(), "--a=b --c".to_owned())];
         let with = told(&verdict, "1.34.4-a_name", |_| true);
         assert!(with.contains("  alone   ONE=1 FLAGS='--a=b --c' "), "{with}");

@@ -40,6 +40,12 @@ pub fn directory_of(name: &str) -> PathBuf {
     images::repository().join("target/bed/dumps").join(name)
 }
 
+/// Whether there is a dump of this name that was written in the last so many seconds: else it is of an earlier run.
+pub fn is_of_the_last(seconds: f32, directory: &Path) -> bool {
+    let written = fs::metadata(directory).and_then(|metadata| metadata.modified());
+    written.is_ok_and(|written| written.elapsed().unwrap_or_default().as_secs_f32() <= seconds)
+}
+
 /// Writes the dump, and prints where it is.
 pub async fn tell(bed: &Bed, scenario: &str) {
     match write(bed, scenario).await {
@@ -48,21 +54,13 @@ pub async fn tell(bed: &Bed, scenario: &str) {
     }
 }
 
-/// Removes the dump of an earlier run, so that a failure never shows an old one.
-pub fn forget(scenario: &str) -> Result<()> {
-    let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
-    match fs::remove_dir_all(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing the dump of an earlier run, {}", directory.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Writes everything to `target/bed/dumps/<scenario>`, or below the name in [`NAME`], and returns that path. What cannot be read is left
 /// out.
 async fn write(bed: &Bed, scenario: &str) -> Result<PathBuf> {
     let directory = directory_of(&std::env::var(NAME).unwrap_or_else(|_| scenario.to_owned()));
+    if directory.exists() {
+        fs::remove_dir_all(&directory).with_context(|| format!("removing the dump of an earlier run, {}", directory.display()))?;
+    }
     fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
     for kind in KINDS {
         let text = bed.kubectl(&["get", kind, "--all-namespaces", "-o", "yaml", "--request-timeout=10s"]).await;

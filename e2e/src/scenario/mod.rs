@@ -67,7 +67,6 @@ pub async fn run(scenario: &Scenario) -> Result<()> {
 async fn run_as(scenario: &Scenario, sharing: Sharing) -> Result<()> {
     let started = Instant::now();
     let outcome = async {
-        dump::forget(scenario.name)?;
         let mut bed = Bed::start((scenario.options)()).await.context("starting the bed")?;
         run_in(&mut bed, scenario, sharing).await
     };
@@ -86,7 +85,6 @@ pub async fn run_group(group: &Group, first: usize) -> Result<()> {
         let started = Instant::now();
         println!("-- {}", scenario.name);
         let outcome = async {
-            dump::forget(scenario.name)?;
             let options = (scenario.options)();
             let bed = if let Some(bed) = &mut shared {
                 bed

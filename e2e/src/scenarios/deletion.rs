@@ -244,7 +244,8 @@ async fn name_taken(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, 4, product::ROLLED_OUT).await?;
     product::stayed(bed, 0, Kind::Deployment, "the foreign Deployment", |seen: &Deployment| {
         let is_foreign = seen.uid() == foreign.uid();
-        ensure!(!is_foreign || seen.owner_references().is_empty() && seen.spec == foreign.spec, "it became {seen:?}");
+        let is_the_same = seen.owner_references().is_empty() && seen.labels() == foreign.labels() && seen.spec == foreign.spec;
+        ensure!(!is_foreign || is_the_same, "it became {seen:?}");
         Ok(())
     })
     .await

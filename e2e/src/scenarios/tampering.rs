@@ -130,9 +130,10 @@ impl Action {
         !self.is_setting() && !matches!(self, Self::WipeRollout | Self::WipeStatus)
     }
 
-    /// It is one write to a Deployment: what follows is the operator's repair, which is judged.
+    /// It is one write to a Deployment: what follows is the operator's repair, which is judged. After [`Action::RolloutUndo`] the
+    /// Deployment controller goes on to replace pods.
     fn is_repaired(self) -> bool {
-        matches!(self, Self::DeleteDeployment | Self::DeleteDeploymentAndOrphan | Self::EditTemplate | Self::Scale(_) | Self::RolloutUndo)
+        matches!(self, Self::DeleteDeployment | Self::DeleteDeploymentAndOrphan | Self::EditTemplate | Self::Scale(_))
     }
 
     /// It changes the resource's own settings, which are put back before the next row.

@@ -18,8 +18,6 @@ use tokio::{
 
 /// How long a load balancer waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Answers of each client that may come later: so often the machine may stand still.
-const LATE: u64 = 3;
 /// Checks that each client makes in a second at least: an answer takes a tenth of [`PATIENCE`] at most, on average.
 const LEAST_PER_SECOND: u64 = 10;
 
@@ -64,15 +62,16 @@ impl Load {
         timeout(Duration::from_secs(30), reached).await.expect("the load goes on");
     }
 
-    /// Ends it. All checks were answered with 200 and in time, and there were as many as in that time must be.
-    pub async fn all_answered(self) {
+    /// Ends it. All checks were answered with 200, all but `may_be_late` of each client within [`PATIENCE`], and there were as many as in
+    /// that time must be.
+    pub async fn all_answered(self, may_be_late: u64) {
         let clients = u64::try_from(self.clients.len()).expect("few clients");
         let least = self.started.elapsed().as_secs() * clients * LEAST_PER_SECOND;
         self.stop.store(true, Relaxed);
         let wrong = self.clients.join_all().await.concat();
         let (asked, late) = (self.counts.asked.load(Relaxed), self.counts.late.load(Relaxed));
         assert!(wrong.is_empty(), "{} of {asked} checks failed, such as {:?}", wrong.len(), wrong.first());
-        assert!(late <= LATE * clients, "{late} of {asked} checks took longer than {PATIENCE:?}");
+        assert!(late <= may_be_late * clients, "{late} of {asked} checks took longer than {PATIENCE:?}");
         assert!(asked >= least, "{asked} checks, not {least}");
     }
 }

@@ -113,7 +113,7 @@ fn write(node: &NodeFacts, before: &Holders, after: &Holders) -> JsonPatch {
     }
 }
 
-/// The annotation takes in only resources that exist.
+/// The annotation is so long that it takes in no further resource.
 pub fn is_full(holders: &Holders, uid8: &str) -> bool {
     !holders.contains_key(uid8) && text(holders).len() > holders::MOST_BYTES
 }

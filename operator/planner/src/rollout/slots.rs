@@ -126,7 +126,7 @@ struct Domain {
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an observation of its own")]
 pub struct Wants<'c> {
-    /// The node's domain; `None` if the spec has no domains.
+    /// The node's domain; empty if the spec has no domains.
     pub domain: &'c str,
     /// It is unavailable already: its disruption takes nothing away.
     pub down: bool,
