@@ -216,12 +216,17 @@ fn number(pid: u32) -> i32 {
     i32::try_from(pid).unwrap_or_default()
 }
 
+/// Whether a process with this command line has not become the program yet. While the kernel starts a program it has none for a moment,
+/// in which an exec would not find the container's mounts. That of a process that is gone cannot be read.
+fn is_starting(words: &[u8]) -> bool {
+    words.is_empty() || words.split(|byte| *byte == 0).nth(1) == Some(INIT_COMMAND.as_bytes())
+}
+
 /// Tells the agent, if it still lives, when the program itself runs or could not be started.
 async fn announce(pid: i32) {
     const LOOK_EVERY: Duration = Duration::from_millis(2);
     let path = format!("/proc/{pid}/cmdline");
-    // A process that is gone has no words.
-    while std::fs::read(&path).is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(INIT_COMMAND.as_bytes())) {
+    while std::fs::read(&path).is_ok_and(|words| is_starting(&words)) {
         sleep(LOOK_EVERY).await;
     }
     let mut out = std::io::stdout();
@@ -435,5 +440,20 @@ async fn exec(shared: &Shared, argv: &[String], kind: Kind, messages: Messages, 
         let rows = table.descendants(pid).into_iter().chain(table.session(pid)).chain(table.row(pid).copied());
         let left: Vec<i32> = rows.filter(|row| !row.zombie).map(|row| row.pid).collect();
         signal_all(&left, Signal::SIGKILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_a_command_line_has_not_started_yet() {
+        for words in [&b""[..], b"/proc/self/exe\0container-init\0/order\0"] {
+            assert!(is_starting(words), "{words:?}");
+        }
+        for words in [&b"sh\0-c\0exec sleep 1000\0"[..], b"container-init\0", b"\0"] {
+            assert!(!is_starting(words), "{words:?}");
+        }
     }
 }
