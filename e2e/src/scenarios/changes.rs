@@ -91,8 +91,8 @@ async fn settings(bed: &mut Bed) -> Result<()> {
 }
 
 /// In degrade mode a node gets requests while its pods end one after the other, and nginx ends at once when it is told to: what is under
-/// way at the node breaks, of 32 connections a quarter at most. Eight pods end.
-const DEGRADED: u64 = 8 * 32 / 4;
+/// way at the node breaks. The nodes share 32 connections, and each of a node's two pods ends once.
+pub(super) const DEGRADED: u64 = 2 * 32;
 
 /// What the API server, or a webhook, makes of a template is no drift, whoever leads.
 pub const REWRITTEN: Scenario = Scenario {

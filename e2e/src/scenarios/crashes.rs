@@ -29,6 +29,7 @@ use crate::{
     faults::{Fault, FaultProxy, Reached, Request},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
+    scenarios::changes::DEGRADED,
 };
 
 pub(super) const NODES: [&str; 2] = ["n1", "n2"];
@@ -42,10 +43,6 @@ const REVIVE: Duration = Duration::from_secs(1);
 pub(super) fn two_nodes() -> Options {
     Options::with_nodes(2).with_infra()
 }
-
-/// In degrade mode what is under way at a node breaks when one of its pods ends: of 32 connections to two nodes half at most. Four pods
-/// end.
-const DEGRADED: u64 = 4 * 32 / 2;
 
 /// A way to take a node out of service, and the update strategy for it.
 pub(super) struct Mode {
@@ -262,7 +259,7 @@ async fn roll_through_crashes(
     product::change(bed, json!({ "updateStrategy": mode.strategy })).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = light_traffic(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let before = bed.recorder.history().await?.len();
     proxy.inject(rule);
     product::roll_to(bed, &version.to_string()).await?;
@@ -272,11 +269,6 @@ async fn roll_through_crashes(
     bed.say(&format!("{}: {restarts} restarts", mode.name));
     traffic.loses_at_most(mode.may_fail, bed).await?;
     Ok(restarts)
-}
-
-/// A light load.
-pub(super) async fn light_traffic(bed: &Bed) -> Result<Traffic> {
-    Traffic::start(&bed.haproxy, &LoadOptions::default()).await
 }
 
 /// Kills the operator at each write that is caught and starts it again, until this has come about; then everything passes. Returns how

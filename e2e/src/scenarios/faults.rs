@@ -20,7 +20,7 @@ use crate::{
     faults::{Exchange, Fault, FaultProxy, Reached, Request},
     load::{LoadOptions, Traffic},
     scenario::Scenario,
-    scenarios::crashes::{self, Mode, NODES, completes, expected, light_traffic, took_effect_once, two_nodes},
+    scenarios::crashes::{self, Mode, NODES, completes, expected, took_effect_once, two_nodes},
 };
 
 /// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.
@@ -84,7 +84,7 @@ async fn roll_through(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProc
 async fn roll(bed: &Bed, proxy: &FaultProxy, operator: &mut OperatorProcess, name: &str, may_fail: u64, version: u32) -> Result<()> {
     let started = std::time::Instant::now();
     let (before, log) = (bed.recorder.history().await?.len(), proxy.log().len());
-    let traffic = light_traffic(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, &version.to_string()).await?;
     completes(bed, operator, NODES.len(), product::ROLLED_OUT).await?;
     traffic.loses_at_most(may_fail, bed).await?;

@@ -16,9 +16,10 @@ use crate::{
         product::{self, both_marks, four_nodes, has_condition, rolling_update},
     },
     faults::{Fault, FaultProxy, Reached, Request},
+    load::{LoadOptions, Traffic},
     scenario::Scenario,
     scenarios::{
-        crashes::{self, is_quiet, light_traffic, serve_on, while_crashing},
+        crashes::{self, is_quiet, serve_on, while_crashing},
         two_operators::{Rule, slow_view, slow_writes, watches},
     },
 };
@@ -57,7 +58,7 @@ pub const KILLED: Scenario = Scenario {
 async fn killed(bed: &mut Bed) -> Result<()> {
     let (mut proxy, mut operator) = serve_on(bed, &NODES, &[]).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = light_traffic(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let crash = |request: &Request| if request.is_step() { Fault::Crash(Reached::ApiServer) } else { Fault::None };
 
     let from = prepare(bed, LONG).await?;
@@ -93,7 +94,7 @@ async fn rivals(bed: &mut Bed) -> Result<()> {
     let mut rival = OperatorProcess::start_behind(bed, "rival", &second, &["--no-leader-election"]).await?;
     watches(&second).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
-    let traffic = light_traffic(bed).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let both_act = |before: (usize, usize)| {
         let steps = |proxy: &FaultProxy, before: usize| proxy.log()[before..].iter().filter(|exchange| exchange.request.is_step()).count();
         let (one, other) = (steps(&first, before.0), steps(&second, before.1));
