@@ -12,20 +12,20 @@ use crate::{bed::machine, scenarios};
 
 /// Of virtual kubelets.
 const ALSO: [&str; 14] = [
-    "the_first_example_of_the_readme_serves_port_80_through_a_rollout",
+    "the_first_example_of_the_readme_serves_through_a_rollout",
     "three_rollouts_in_a_row_lose_no_request",
-    "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made",
-    "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",
+    "images_change_in_place_under_load_without_new_pods",
+    "an_operator_killed_ten_times_replaces_no_pod_twice",
     "sixty_hand_overs_of_health_checkers_lose_no_check",
-    "a_node_answers_503_as_soon_as_one_of_its_replicas_terminates_and_a_cordon_alone_takes_nothing_out",
-    "a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through",
+    "a_terminating_replica_answers_503_and_a_cordon_changes_nothing",
+    "a_missing_image_stays_within_budget_and_its_correction_completes",
     "pods_that_a_kubelet_refuses_are_not_made_without_end",
-    "a_revision_that_crashes_two_seconds_after_each_start_reaches_one_node_and_is_rolled_back",
-    "a_power_cut_just_after_the_first_node_got_a_sound_revision_holds_the_others_back_and_condemns_nothing",
-    "a_machine_that_replaces_one_on_which_a_revision_failed_gets_the_former_one_and_no_other_node_gets_the_bad_one",
-    "a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then",
-    "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
-    "conditions_of_a_pod_follow_its_node_services_objects_servers_and_the_load_balancer",
+    "a_revision_that_crashes_after_two_seconds_reaches_one_node",
+    "a_power_cut_after_the_first_attach_condemns_nothing",
+    "machines_that_replace_failed_ones_get_the_former_revision",
+    "a_joining_node_stays_tainted_until_its_replicas_serve",
+    "admission_policies_taint_exactly_the_selected_nodes_at_creation",
+    "pod_conditions_follow_nodes_services_objects_servers_and_load_balancers",
 ];
 const PART: &str = "kubelets";
 

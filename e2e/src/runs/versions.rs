@@ -70,22 +70,22 @@ const COLUMNS: [Column; 8] = [
     Column { heading: "rollouts", scenario: "three_rollouts_in_a_row_lose_no_request", needs: Needs::Nothing },
     Column {
         heading: "nodes (policy)",
-        scenario: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
+        scenario: "admission_policies_taint_exactly_the_selected_nodes_at_creation",
         needs: Needs::Policies,
     },
     Column {
         heading: "nodes (webhook)",
-        scenario: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
+        scenario: "the_webhook_taints_new_nodes_and_never_blocks_their_registration",
         needs: Needs::Nothing,
     },
     Column { heading: "pods", scenario: PODS, needs: Needs::Nothing },
     Column { heading: "pods (policy)", scenario: PODS, needs: Needs::PoliciesSwitchedOn },
-    Column { heading: "in place", scenario: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made", needs: Needs::Nothing },
+    Column { heading: "in place", scenario: "images_change_in_place_under_load_without_new_pods", needs: Needs::Nothing },
     Column { heading: "plugin", scenario: "the_plugin_shows_and_steers_a_rollout", needs: Needs::Nothing },
-    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_last_good_state_keeps_running", needs: Needs::Nothing },
+    Column { heading: "bad input", scenario: "a_bad_edit_is_named_and_the_former_state_stays", needs: Needs::Nothing },
 ];
 
-const PODS: &str = "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says";
+const PODS: &str = "the_readiness_gate_demo_works_unchanged_and_pods_are_held";
 
 const HEAD: &str = "<!-- Written by `make versions`. Do not edit. -->
 # Versions of Kubernetes

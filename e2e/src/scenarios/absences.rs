@@ -34,9 +34,9 @@ const LIFE: Duration = Duration::from_secs(8);
 /// Seconds.
 const GRACE: u32 = 10;
 
-/// Pods that are ready at a time by the clock, at which nobody has watched them for longer than a node may take.
+/// Pods are ready at a time by the clock at which nobody has watched them for longer than `nodeDeadlineSeconds`.
 pub const LATE: Scenario = Scenario {
-    name: "an_operator_that_was_away_for_longer_than_a_node_may_take_condemns_no_revision",
+    name: "an_operator_away_past_the_node_deadline_condemns_no_revision",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(late(bed)),
@@ -78,9 +78,9 @@ async fn is_away(operator: &mut OperatorProcess) -> Result<()> {
     operator.run()
 }
 
-/// A revision that crashes on the first node while nobody watches.
+/// The revision crashes on the first node while the operator is away. It reaches no other node and is rolled back.
 pub const CRASHES_UNSEEN: Scenario = Scenario {
-    name: "a_revision_that_crashes_on_one_node_while_the_operator_is_away_reaches_no_other_and_is_rolled_back",
+    name: "a_revision_that_crashes_unwatched_reaches_one_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(crashes_unseen(bed)),
@@ -102,9 +102,9 @@ async fn crashes_unseen(bed: &mut Bed) -> Result<()> {
     trial.ends(bed, "CrashLoop", ONE_NODE).await
 }
 
-/// Its lives add up to grace periods, soaks and a proof.
+/// Grace periods, soaks and a proof that are longer than each life of the operator add up over its lives.
 pub const SHORT_LIVES: Scenario = Scenario {
-    name: "an_operator_that_is_killed_every_eight_seconds_finishes_a_rollout_with_longer_grace_periods",
+    name: "an_operator_killed_every_eight_seconds_finishes_a_rollout",
     options: four_nodes,
     expected: || Expectations::budget(2),
     body: |bed| Box::pin(short_lives(bed)),
@@ -143,9 +143,9 @@ async fn short_lives(bed: &mut Bed) -> Result<()> {
     traffic.all_served(bed).await
 }
 
-/// Another choice of nodes, none of which ever serves.
+/// The node selector moves to nodes that never serve.
 pub const DEAD_POOL: Scenario = Scenario {
-    name: "nodes_that_must_stay_available_do_when_the_selector_moves_to_nodes_that_never_serve",
+    name: "minimum_available_nodes_hold_when_the_new_nodes_never_serve",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(dead_pool(bed)),

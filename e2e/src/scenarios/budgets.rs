@@ -18,9 +18,9 @@ use crate::{
 const ZONES: [(&str, &str); 4] = [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b")];
 const ZONE_KEY: &str = "topology.kubernetes.io/zone";
 
-/// Four nodes in two zones, under load.
+/// Four nodes in two zones, under load: a budget of each zone, one zone after the other, nodes that must stay available, skipped nodes.
 pub const BUDGETS: Scenario = Scenario {
-    name: "zones_keep_their_budgets_or_come_one_by_one_and_what_must_stay_available_or_is_skipped_stays",
+    name: "budgets_of_zones_minimum_available_nodes_and_skipped_nodes_hold",
     options: || {
         let nodes = ZONES.map(|(name, zone)| NodeSpec::new(name).label("ingress", "true").zone(zone));
         Options { nodes: nodes.into(), ..Options::default() }.with_infra()

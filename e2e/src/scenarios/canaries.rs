@@ -63,9 +63,9 @@ pub(super) async fn recorded(bed: &Bed) -> Result<BTreeMap<i64, Value>> {
     Ok(known.into_iter().filter(owned).map(template).collect())
 }
 
-/// Steps, windows, partition, under load.
+/// A canary soaks and waits for its promotion; a closed window and a partition hold nodes back. Under load.
 pub const CANARY: Scenario = Scenario {
-    name: "a_canary_soaks_waits_for_promotion_and_windows_and_partitions_hold_nodes_back",
+    name: "canaries_promotion_windows_and_partitions_hold_nodes_back",
     options: four_nodes,
     expected: || Expectations::budget(2),
     body: |bed| Box::pin(canary(bed)),
@@ -108,7 +108,7 @@ async fn canary(bed: &mut Bed) -> Result<()> {
 
 /// A budget in percent, and a canary by label of which containers restart, under load.
 pub const RESTARTS: Scenario = Scenario {
-    name: "a_budget_in_percent_is_rounded_down_and_a_canary_of_labelled_nodes_halts_when_containers_restart_too_often",
+    name: "a_canary_halts_when_containers_restart_too_often",
     options: four_nodes,
     expected: || Expectations::budget(2),
     body: |bed| Box::pin(restarts(bed)),
@@ -206,9 +206,9 @@ async fn restart(bed: &Bed, node: &str) -> Result<()> {
     .await
 }
 
-/// Automatic rollback, history, rollback by number, under load.
+/// A revision that fails goes back by itself; `kubectl ids rollback` brings any former one back by its number. Under load.
 pub const ROLLED_BACK: Scenario = Scenario {
-    name: "a_revision_that_fails_is_rolled_back_by_itself_and_any_former_one_by_its_number",
+    name: "failed_revisions_roll_back_automatically_and_former_ones_by_number",
     options: four_nodes,
     expected: || Expectations::budget(2),
     body: |bed| Box::pin(rolled_back(bed)),
@@ -307,9 +307,9 @@ async fn kstatus(bed: &Bed, from: usize) -> Result<BTreeSet<&'static str>> {
     Ok(said)
 }
 
-/// Pods that cease to be ready once they serve.
+/// Its pods serve no more after their node was attached: the status names the node, the revision fails and the former one comes back.
 pub const FALLEN: Scenario = Scenario {
-    name: "a_canary_that_serves_no_more_after_it_was_attached_is_named_then_fails_and_the_former_revision_comes_back",
+    name: "a_canary_that_fails_after_its_attach_is_rolled_back",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(fallen(bed)),
@@ -354,9 +354,9 @@ async fn fallen(bed: &mut Bed) -> Result<()> {
     traffic.all_served(bed).await
 }
 
-/// Taints of autoscalers, and `OnDelete`.
+/// A node with an autoscaler's taint is detached before its pods go. `OnDelete` updates only where somebody deleted pods.
 pub const DRAINED: Scenario = Scenario {
-    name: "a_node_that_an_autoscaler_takes_is_detached_first_and_on_delete_updates_only_what_somebody_deleted",
+    name: "autoscalers_drain_detached_nodes_and_on_delete_waits_for_deletions",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(drained(bed)),
@@ -410,9 +410,9 @@ async fn drained(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// Failed nodes: halt, retry, release.
+/// Failed nodes halt the rollout, are tried again when asked, and keep their slot until a person frees it.
 pub const FAILED_NODES: Scenario = Scenario {
-    name: "a_failed_node_halts_the_rollout_is_tried_again_when_asked_and_its_slot_is_freed_by_a_person_alone",
+    name: "a_failed_node_halts_the_rollout_until_you_free_it",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(failed_nodes(bed)),

@@ -23,7 +23,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// To a third version, and back to the first.
 pub const TEMPLATE: Scenario = Scenario {
-    name: "the_template_changes_half_way_to_a_third_version_and_back",
+    name: "a_rollout_follows_a_template_changed_half_way_and_back",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(template(bed)),
@@ -96,7 +96,7 @@ pub(super) const DEGRADED: u64 = 2 * 32;
 
 /// What the API server, or a webhook, makes of a template is no drift, whoever leads.
 pub const REWRITTEN: Scenario = Scenario {
-    name: "a_template_that_the_api_rewrites_is_no_drift_and_taken_labels_come_back",
+    name: "rewritten_templates_are_no_drift_and_removed_labels_come_back",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(rewritten(bed)),

@@ -41,17 +41,17 @@ const WITHOUT: Duration = Duration::from_secs(10);
 /// How long a node is out whose health checker was deleted, and how long an operator takes to end.
 const SERVES_AGAIN: Duration = Duration::from_mins(1);
 
-/// `helm install`, `upgrade`, `rollback`, `uninstall` and `install` again.
+/// `helm install`, `upgrade`, `rollback`, `uninstall` and `install` again: pods serve on without the operator.
 pub const HELM: Scenario = Scenario {
-    name: "helm_installs_upgrades_and_rolls_back_in_rollouts_and_what_it_uninstalled_serves_on_until_it_is_installed_again",
+    name: "helm_installs_upgrades_rolls_back_and_uninstalls_while_pods_serve",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(helm_installs(bed)),
 };
 
-/// A release that deletes its definitions refuses to, while a resource is left.
+/// Helm deletes no definition while a resource is left; the guide's commands remove everything.
 pub const REFUSED: Scenario = Scenario {
-    name: "helm_deletes_no_definition_while_a_resource_is_left_and_the_commands_of_the_guide_remove_all",
+    name: "helm_keeps_definitions_in_use_and_documented_commands_remove_everything",
     options: four_nodes,
     // In the end all nodes go at once.
     expected: || Expectations::budget(4),
@@ -95,7 +95,7 @@ async fn refused(bed: &mut Bed) -> Result<()> {
 
 /// The other two ways of the guide to install it, and the way from one of them to Helm.
 pub const PLAIN: Scenario = Scenario {
-    name: "what_plain_manifests_installed_moves_to_helm_and_kustomize_installs_it_again_as_the_guide_says",
+    name: "plain_manifests_move_to_helm_and_kustomize_as_documented",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(plain(bed)),
@@ -103,7 +103,7 @@ pub const PLAIN: Scenario = Scenario {
 
 /// What a registry that needs a login asks for, and the guide's own command of Helm.
 pub const LOGIN: Scenario = Scenario {
-    name: "operator_and_health_checkers_have_the_secrets_that_the_guide_makes_for_a_registry_with_a_login",
+    name: "registry_secrets_of_the_guide_reach_operator_and_health_checkers",
     options: || Options::with_nodes(1).with_infra(),
     expected: Expectations::default,
     body: |bed| Box::pin(login(bed)),
@@ -208,7 +208,7 @@ pub fn find_jq() -> Result<()> {
 
 /// The commands of the guide that wait, after an installation and after a change.
 pub const WAITS: Scenario = Scenario {
-    name: "helm_kubectl_and_the_plugin_wait_until_a_rollout_is_complete",
+    name: "helm_kubectl_and_plugin_wait_until_a_rollout_is_complete",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(waits(bed)),

@@ -39,9 +39,10 @@ const SEEN_WITHIN: i64 = 300;
 /// What a watch may be late by, and what whole seconds cut off.
 const LATE: TimeDelta = TimeDelta::milliseconds(1500);
 
-/// Each step comes while something is counted. The bed's certificates are valid from 1975 to 4096, so that TLS does not mind.
+/// The operator's clock steps by an hour, forth and back, each time while something is counted. The bed's certificates are valid from 1975
+/// to 4096, so that TLS does not mind.
 pub const STEPS: Scenario = Scenario {
-    name: "an_operator_whose_clock_steps_by_an_hour_forth_and_back_shortens_no_wait_and_changes_no_verdict",
+    name: "clock_steps_shorten_no_wait_and_change_no_verdict",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(steps(bed)),

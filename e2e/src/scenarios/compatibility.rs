@@ -24,7 +24,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// Accepted as it is, with what cannot run on a kubelet named; without its ports it runs.
 pub const ORIGINAL_EXAMPLE: Scenario = Scenario {
-    name: "the_example_of_the_original_is_accepted_unchanged_and_runs_without_its_ports",
+    name: "the_original_example_is_accepted_unchanged_and_runs_without_ports",
     options: || {
         let node = |name| NodeSpec::new(name).label("ingress-controller-node", "true");
         Options { nodes: vec![node("n1"), node("n2"), NodeSpec::new("other")], ..Options::default() }.with_infra()

@@ -94,9 +94,9 @@ pub(super) fn load_balancer() -> Value {
     json!({ "preset": "Custom", "interval": "500ms", "unhealthyThreshold": 2, "healthyThreshold": 1, "timeout": "1s" })
 }
 
-/// Every write of six rollouts is a moment at which the operator dies.
+/// Every write of six rollouts, in all modes, is a moment at which the operator dies.
 pub const AFTER_EVERY_WRITE: Scenario = Scenario {
-    name: "an_operator_killed_after_every_single_write_repeats_none_in_any_mode",
+    name: "an_operator_killed_after_every_write_repeats_none_of_them",
     options: two_nodes,
     expected,
     body: |bed| Box::pin(after_every_write(bed)),
@@ -120,7 +120,7 @@ async fn after_every_write(bed: &mut Bed) -> Result<()> {
 
 /// The same, but the API server does not get the write.
 pub const BEFORE_EVERY_WRITE: Scenario = Scenario {
-    name: "an_operator_killed_before_every_write_makes_it_the_next_time",
+    name: "an_operator_killed_before_a_write_makes_it_next_time",
     options: two_nodes,
     expected,
     body: |bed| Box::pin(before_every_write(bed)),
@@ -140,7 +140,7 @@ async fn before_every_write(bed: &mut Bed) -> Result<()> {
 
 /// The same from the first write for a resource to the last one, when it goes.
 pub const FROM_FIRST_TO_LAST: Scenario = Scenario {
-    name: "an_operator_killed_after_every_write_makes_and_removes_everything_once",
+    name: "an_operator_killed_after_every_write_creates_and_removes_once",
     options: two_nodes,
     // Everything goes in the end: that is no rolling update.
     expected: || Expectations { budget: NODES.len(), ..expected() },
@@ -195,12 +195,8 @@ async fn from_first_to_last(bed: &mut Bed) -> Result<()> {
 }
 
 /// Nothing acts for a minute.
-pub const DOWN: Scenario = Scenario {
-    name: "an_operator_that_is_down_for_a_minute_in_a_rollout_makes_nothing_worse",
-    options: two_nodes,
-    expected,
-    body: |bed| Box::pin(down(bed)),
-};
+pub const DOWN: Scenario =
+    Scenario { name: "a_minute_without_an_operator_makes_nothing_worse", options: two_nodes, expected, body: |bed| Box::pin(down(bed)) };
 
 async fn down(bed: &mut Bed) -> Result<()> {
     let (proxy, mut operator) = serve(bed, &[]).await?;

@@ -93,9 +93,9 @@ async fn deleted_under_load(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// The operator is gone before its resource, in the middle of a rollout.
+/// The operator is gone before its resource, in the middle of a rollout; a command removes what the resource leaves.
 pub const WITHOUT_OPERATOR: Scenario = Scenario {
-    name: "what_a_resource_leaves_that_goes_without_an_operator_is_cleaned_up_by_a_command",
+    name: "a_command_cleans_up_resources_deleted_without_an_operator",
     options: four_nodes,
     // Nobody detaches nodes first, and nobody cleans up before the command does.
     expected: || Expectations::budget(4).except(Property::NothingRemains).except(Property::NoBypass),
@@ -143,9 +143,10 @@ async fn without_operator(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// The manifests of the operator are deleted first, and then the definitions, with what is left of them.
+/// The manifests of the operator are deleted first, and then the definitions with their resources. Pods serve on, and the operator ends the
+/// deletion when it is back.
 pub const WRONG_ORDER: Scenario = Scenario {
-    name: "what_serves_goes_on_when_the_manifests_are_deleted_in_the_wrong_order_and_the_operator_ends_the_deletion_later",
+    name: "pods_serve_on_when_manifests_are_deleted_in_wrong_order",
     options: four_nodes,
     // With the operator back, all nodes go at once.
     expected: || Expectations::budget(4),

@@ -74,7 +74,7 @@ const ROWS: &[Row] = &[
 
 /// Every variant with every policy.
 pub const FAULTY_DETACHERS: Scenario = Scenario {
-    name: "a_detacher_that_is_silent_slow_stale_or_lies_is_handled_as_the_policy_says",
+    name: "silent_slow_stale_or_lying_detachers_are_handled_by_policy",
     options: || {
         let node = |(index, row): (usize, &Row)| NodeSpec::new(&format!("n{}", index + 1)).label(ROW, row.name);
         Options { nodes: ROWS.iter().enumerate().map(node).collect(), ..Options::default() }.with_infra()

@@ -35,7 +35,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// The template's image does not exist.
 pub const MISSING_IMAGE: Scenario = Scenario {
-    name: "a_missing_image_stops_within_the_budget_and_the_corrected_template_goes_through",
+    name: "a_missing_image_stays_within_budget_and_its_correction_completes",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(missing_image(bed)),
@@ -95,7 +95,7 @@ async fn kubelet_restart(bed: &mut Bed) -> Result<()> {
 
 /// The detacher does not answer.
 pub const SILENT_DETACHER: Scenario = Scenario {
-    name: "a_silent_detacher_halts_aborts_or_is_passed_over_as_told",
+    name: "a_silent_detacher_halts_aborts_or_is_skipped_by_policy",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(silent_detacher(bed)),
@@ -133,7 +133,7 @@ async fn silent_detacher(bed: &mut Bed) -> Result<()> {
 
 /// Ten times in one rollout.
 pub const OPERATOR_KILLED: Scenario = Scenario {
-    name: "an_operator_killed_ten_times_in_a_rollout_replaces_no_pod_twice",
+    name: "an_operator_killed_ten_times_replaces_no_pod_twice",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(operator_killed(bed)),
@@ -312,7 +312,7 @@ async fn refused_template(bed: &Bed) -> Result<()> {
 
 /// A bad edit while all serve.
 pub const BAD_EDIT: Scenario = Scenario {
-    name: "a_bad_edit_is_named_and_the_last_good_state_keeps_running",
+    name: "a_bad_edit_is_named_and_the_former_state_stays",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(bad_edit(bed)),

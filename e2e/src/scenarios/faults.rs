@@ -25,7 +25,7 @@ use crate::{
 
 /// Each answer at the first attempt of every distinct request of an operator that starts and rolls out a version.
 pub const EVERY_ANSWER: Scenario = Scenario {
-    name: "every_request_of_the_operator_may_fail_once_in_every_way",
+    name: "every_request_may_fail_once_in_every_way",
     options: two_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(every_answer(bed)),
@@ -140,7 +140,7 @@ fn met(log: &[Exchange]) -> BTreeSet<(String, String)> {
 
 /// Watches that stay open and say nothing, and connections that are refused.
 pub const CUT_OFF: Scenario = Scenario {
-    name: "an_operator_whose_watches_hang_or_that_reaches_nothing_goes_on_by_itself",
+    name: "an_operator_with_hanging_watches_or_no_network_recovers",
     options: two_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(cut_off(bed)),

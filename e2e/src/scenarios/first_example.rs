@@ -30,7 +30,7 @@ pub const SERVES_PORT_80: Scenario = Scenario {
 
 /// It also serves through an update of their image.
 pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
-    name: "the_first_example_of_the_readme_serves_port_80_through_a_rollout",
+    name: "the_first_example_of_the_readme_serves_through_a_rollout",
     options: unlabelled_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(serves_through_a_rollout(bed)),
@@ -38,7 +38,7 @@ pub const SERVES_THROUGH_A_ROLLOUT: Scenario = Scenario {
 
 /// It with what the tutorial changes in it where another program holds port 80, and for a load balancer of AWS.
 pub const EDITED: Scenario = Scenario {
-    name: "what_the_tutorial_changes_for_k3s_and_for_aws_serves_another_port_and_waits_for_the_load_balancer",
+    name: "changes_of_the_tutorial_for_k3s_and_aws_work",
     options: || Options { nodes: vec![NodeSpec::new(NODES[0])], ..Options::default() }.with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(edited(bed)),
@@ -46,7 +46,7 @@ pub const EDITED: Scenario = Scenario {
 
 /// Each example of the guides, where no node has its label.
 pub const OF_THE_GUIDE: Scenario = Scenario {
-    name: "the_api_server_and_the_operator_take_every_example_of_the_guide_as_it_stands",
+    name: "every_example_of_the_guide_is_valid_as_it_stands",
     options: || Options::default().with_infra(),
     expected: Expectations::default,
     body: |bed| Box::pin(of_the_guide(bed)),

@@ -30,7 +30,7 @@ const FLOOD_ON_AVERAGE: usize = 25;
 
 /// Every tenth node refuses.
 pub const FLEET: Scenario = Scenario {
-    name: "a_fleet_of_which_every_tenth_node_refuses_pods_is_not_flooded",
+    name: "a_fleet_with_nodes_that_refuse_pods_is_not_flooded",
     options: || Options {
         // Nobody renews the leases of nodes that are not there.
         timing: Timing { node_grace_seconds: 3600, ..Timing::default() },

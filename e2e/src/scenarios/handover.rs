@@ -29,9 +29,9 @@ pub const NO_CHECK_LOST: Scenario = Scenario {
     body: |bed| Box::pin(no_check_is_lost(bed)),
 };
 
-/// A second health port is one that the workload itself listens on.
+/// A second health port is one that the workload itself listens on: a condition and an event say so.
 pub const PORT_TAKEN: Scenario = Scenario {
-    name: "a_health_port_that_somebody_else_has_is_a_condition_and_an_event",
+    name: "a_taken_health_port_is_reported_by_condition_and_event",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(port_taken(bed)),

@@ -35,9 +35,9 @@ use crate::{
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
-/// Reaction time, and an API server that stands still.
+/// Answers follow the token at once, and stay right while the API server stands still.
 pub const ANSWERS: Scenario = Scenario {
-    name: "health_answers_follow_the_token_at_once_and_stay_right_without_an_api_server",
+    name: "health_answers_follow_tokens_and_survive_an_api_outage",
     // Kubernetes' own default: a node whose lease could not be renewed for 20 s is not lost.
     options: || Options { timing: Timing { node_grace_seconds: 50, ..Timing::default() }, ..four_nodes() },
     expected: || Expectations::budget(1),
@@ -134,7 +134,7 @@ async fn still_api_server(bed: &Bed) -> Result<()> {
 
 /// Something on a health port of a node says 200 whatever the token says.
 pub const CONTRADICTED: Scenario = Scenario {
-    name: "no_pod_is_touched_on_a_node_whose_health_port_still_answers_200",
+    name: "no_pod_is_touched_while_the_health_port_answers_200",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(contradicted(bed)),

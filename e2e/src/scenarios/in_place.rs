@@ -124,7 +124,7 @@ impl Before {
 
 /// Both modes, with the load balancer's clients watching.
 pub const UNDER_LOAD: Scenario = Scenario {
-    name: "images_change_in_place_under_load_and_no_pod_or_replica_set_is_made",
+    name: "images_change_in_place_under_load_without_new_pods",
     options: two_nodes,
     expected,
     body: |bed| Box::pin(under_load(bed)),
@@ -150,9 +150,9 @@ async fn under_load(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// What goes wrong on the way.
+/// Each mishap on the way: the update completes, or fails with a reason and goes back in place.
 pub const MISHAPS: Scenario = Scenario {
-    name: "an_update_in_place_that_meets_with_a_mishap_completes_or_fails_with_a_reason_and_goes_back_in_place",
+    name: "hindered_updates_in_place_complete_or_fail_with_a_reason",
     options: two_nodes,
     expected,
     body: |bed| Box::pin(mishaps(bed)),
@@ -352,7 +352,7 @@ async fn unpaused(bed: &mut Bed) -> Result<()> {
 
 /// Every write of an update in place is a moment at which the operator dies; then two operators act at once.
 pub const CRASHES: Scenario = Scenario {
-    name: "an_operator_killed_after_every_write_of_an_update_in_place_or_beside_another_makes_no_pod",
+    name: "updates_in_place_make_no_pod_when_operators_are_killed",
     options: two_nodes,
     expected,
     body: |bed| Box::pin(crashing(bed)),

@@ -66,7 +66,7 @@ async fn others_serve_until<T>(bed: &Bed, done: impl Future<Output = Result<T>>)
 
 /// kruise #1323: pods that are ready for less than `minReadySeconds` were free to be replaced.
 pub const TWO_UPDATES: Scenario = Scenario {
-    name: "two_updates_within_min_ready_seconds_never_take_more_nodes_than_the_budget",
+    name: "two_updates_within_min_ready_seconds_keep_the_budget",
     options: three_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(two_updates(bed)),
@@ -128,7 +128,7 @@ async fn one_is_young(bed: &Bed, version: &str) -> Result<String> {
 
 /// kubernetes #123232: each bad update took more of the nodes that still served.
 pub const BAD_UPDATES: Scenario = Scenario {
-    name: "three_bad_updates_in_a_row_leave_all_nodes_but_the_budget_serving",
+    name: "three_bad_updates_in_a_row_keep_the_budget",
     options: three_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(bad_updates(bed)),
@@ -182,9 +182,9 @@ async fn bad_updates(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// deckhouse #5134: the health check said 200 while a pod was ending. And what a cordon and a drain do.
+/// deckhouse #5134: the health check said 200 while a pod was ending. A cordon alone takes nothing out; a drain does.
 pub const TERMINATING: Scenario = Scenario {
-    name: "a_node_answers_503_as_soon_as_one_of_its_replicas_terminates_and_a_cordon_alone_takes_nothing_out",
+    name: "a_terminating_replica_answers_503_and_a_cordon_changes_nothing",
     options: three_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(terminating(bed)),
@@ -275,7 +275,7 @@ async fn is_out_before_pods_end(bed: &Bed, node: &str, going: &BTreeSet<String>)
 
 /// kured #955: a machine died with its lock. kubernetes #117204: one that is not Ready used the budget up, and nothing said so.
 pub const DEAD_NODE: Scenario = Scenario {
-    name: "a_node_that_is_not_ready_keeps_its_place_then_counts_or_is_ignored_as_told_and_the_rollout_says_so",
+    name: "a_dead_node_keeps_its_place_counts_or_is_ignored",
     options: three_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(dead_node(bed)),
@@ -325,7 +325,7 @@ async fn dead_node(bed: &mut Bed) -> Result<()> {
 
 /// bottlerocket-update-operator #691: after an update that failed, nodes stayed as they were marked for it.
 pub const NO_MARK: Scenario = Scenario {
-    name: "after_a_failed_update_and_its_correction_no_mark_of_ours_is_left",
+    name: "no_mark_is_left_after_a_failed_and_corrected_update",
     options: three_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(no_mark(bed)),

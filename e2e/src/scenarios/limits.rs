@@ -32,9 +32,10 @@ const PROGRESS_DEADLINE: u32 = 5;
 /// Longer than what is left of them when a node has been detached for the grace.
 const PAUSE: Duration = Duration::from_secs(4);
 
-/// A node that does not get on, and a grace period that the load balancer does not keep up with.
+/// A node that gets stuck is reported, a paused rollout is not. A grace period shorter than the load balancer needs is reported and holds
+/// nothing.
 pub const TOLD: Scenario = Scenario {
-    name: "a_rollout_that_does_not_get_on_says_so_but_not_for_a_pause_and_a_grace_period_that_is_too_short_holds_nothing",
+    name: "stalled_rollouts_are_reported_and_paused_ones_are_not",
     options: two_nodes,
     expected: || Expectations::budget(2),
     body: |bed| Box::pin(told(bed)),
@@ -98,9 +99,9 @@ async fn told(bed: &mut Bed) -> Result<()> {
 
 const NODES: usize = 3;
 
-/// Revisions that are recorded, of nodes that are simulated.
+/// Former revisions beyond the limit go; those that a node runs, or that a person pinned, stay. The nodes are simulated.
 pub const HISTORY: Scenario = Scenario {
-    name: "former_revisions_go_beyond_the_limit_and_those_that_a_node_runs_or_a_person_pinned_stay",
+    name: "the_history_limit_keeps_revisions_in_use_and_pinned_ones",
     // Nobody renews the leases of nodes that are not there.
     options: || Options { timing: Timing { node_grace_seconds: 3600, ..Timing::default() }, ..Options::default().with_infra() },
     // All nodes at once, and none detached.

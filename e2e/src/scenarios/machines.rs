@@ -31,7 +31,7 @@ fn four_machines() -> Options {
 
 /// Somebody deletes the Node of a machine that serves, and its kubelet is restarted.
 pub const REGISTERED_ANEW: Scenario = Scenario {
-    name: "a_node_that_its_kubelet_registers_anew_serves_again_and_takes_no_other_one_along",
+    name: "a_node_registered_anew_serves_again_and_disturbs_no_other",
     options: four_machines,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(registered_anew(bed)),
@@ -50,9 +50,9 @@ async fn registered_anew(bed: &mut Bed) -> Result<()> {
     traffic.loses_at_most(2 * UNANNOUNCED, bed).await
 }
 
-/// What nobody deploys beside the operator, and many use.
+/// The images of the plugin and of virtual-kubelet run in containerd as they do elsewhere.
 pub const IMAGES: Scenario = Scenario {
-    name: "the_images_of_the_plugin_and_of_virtual_kubelet_run_in_containerd_as_they_do_elsewhere",
+    name: "images_of_plugin_and_virtual_kubelet_run_in_containerd",
     options: four_machines,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(images_run(bed)),
@@ -105,9 +105,9 @@ async fn images_run(bed: &mut Bed) -> Result<()> {
     Ok(())
 }
 
-/// Somebody restarts everything that runs containers, all the time.
+/// Kubelets and containerds are killed all the time, and the operator once in each of two rollouts.
 pub const KILLED: Scenario = Scenario {
-    name: "kubelets_and_containerds_killed_again_and_again_and_operators_once_in_each_of_two_rollouts_lose_no_request",
+    name: "kubelets_and_containerds_killed_during_rollouts_lose_no_request",
     options: four_machines,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(killed(bed)),
@@ -165,7 +165,7 @@ async fn killed(bed: &mut Bed) -> Result<()> {
 
 /// Its kubelet evicts what runs on it, the health checker stays and says so to the load balancer, and all comes back by itself.
 pub const FULL_DISK: Scenario = Scenario {
-    name: "a_node_whose_disk_is_full_loses_its_pods_but_not_its_health_checker_and_serves_again_when_there_is_room",
+    name: "a_full_disk_takes_pods_but_no_health_checker",
     options: four_machines,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(full_disk(bed)),
@@ -237,7 +237,7 @@ async fn has_disk_pressure(bed: &Bed, wanted: &str) -> Result<()> {
 
 /// The kernel ends what needs more than its limit.
 pub const OUT_OF_MEMORY: Scenario = Scenario {
-    name: "a_revision_that_is_killed_for_want_of_memory_reaches_one_node_and_is_rolled_back",
+    name: "a_revision_killed_for_memory_reaches_one_node",
     options: four_machines,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(out_of_memory(bed)),

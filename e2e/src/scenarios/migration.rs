@@ -142,7 +142,7 @@ async fn take_out(bed: &Bed, node: &str) -> Result<()> {
 /// What the original made is kept, its CRD replaced, and its nodes handed over. The original itself does not run: its CRD can be
 /// installed only on Kubernetes before 1.22. A resource and objects that it owns stand for it.
 pub const FROM_THE_ORIGINAL: Scenario = Scenario {
-    name: "what_the_original_made_is_orphaned_and_migrates_as_the_guide_says",
+    name: "resources_of_the_original_migrate_as_the_guide_says",
     options: || Options::with_nodes(2).with_infra().with_check(Check::on_port(workload::PORT)),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(from_the_original(bed)),

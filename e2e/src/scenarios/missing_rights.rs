@@ -82,17 +82,17 @@ const ELSEWHERE: [&str; 3] = [
     "authorization.k8s.io/subjectaccessreviews",
 ];
 
-/// Rights to read.
+/// Rights to read are taken away one after the other: pods serve on, and the operator reports the missing right.
 pub const TO_READ: Scenario = Scenario {
-    name: "without_a_right_to_read_what_serves_goes_on_and_the_operator_says_what_is_missing",
+    name: "missing_rights_to_read_are_reported_and_pods_serve_on",
     options: || Options { takes_rights_away: true, ..Options::with_nodes(2).with_infra() },
     expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(without_each(bed, &READ)),
 };
 
-/// Rights to write.
+/// Rights to write are taken away one after the other: what needs it waits, and the operator reports the missing right.
 pub const TO_WRITE: Scenario = Scenario {
-    name: "without_a_right_to_write_what_needs_it_not_is_done_and_the_operator_says_what_is_missing",
+    name: "missing_rights_to_write_are_reported_and_stop_nothing_else",
     options: || Options { takes_rights_away: true, ..Options::with_nodes(2).with_infra() },
     expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(without_each(bed, &WRITTEN)),

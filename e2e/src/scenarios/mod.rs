@@ -288,6 +288,14 @@ mod tests {
     }
 
     #[test]
+    fn names_of_scenarios_have_at_most_ten_words() {
+        for scenario in ALL {
+            let words = scenario.name.split('_').count();
+            assert!(words <= 10, "{}: {words} words", scenario.name);
+        }
+    }
+
+    #[test]
     fn grouped_scenarios_can_run_alone_and_are_grouped_once() {
         let mut seen = BTreeSet::new();
         for scenario in GROUPS.iter().flat_map(|group| group.scenarios) {

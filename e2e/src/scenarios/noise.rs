@@ -49,9 +49,9 @@ pub(super) async fn first_attached(bed: &Bed) -> Result<(String, String)> {
 /// Seconds. The control plane takes up to 30 s here to call a Node lost.
 const PROVEN_AFTER: u64 = 40;
 
-/// A machine of a sound revision.
+/// The machine of the first node loses power just after it got a sound revision: the other nodes wait, and nothing is condemned.
 pub const POWER_CUT: Scenario = Scenario {
-    name: "a_power_cut_just_after_the_first_node_got_a_sound_revision_holds_the_others_back_and_condemns_nothing",
+    name: "a_power_cut_after_the_first_attach_condemns_nothing",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(power_cut(bed)),
@@ -74,9 +74,10 @@ async fn power_cut(bed: &mut Bed) -> Result<()> {
     traffic.loses_at_most(CUT_OFF, bed).await
 }
 
-/// At once, and then twice, each time after its predecessor has been forgotten.
+/// Machines that replace failed ones get the former revision, and the bad one reaches no further node: at once, and then twice, each time after
+/// the predecessor has been forgotten.
 pub const REPLACED: Scenario = Scenario {
-    name: "a_machine_that_replaces_one_on_which_a_revision_failed_gets_the_former_one_and_no_other_node_gets_the_bad_one",
+    name: "machines_that_replace_failed_ones_get_the_former_revision",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(replaced(bed)),
@@ -170,9 +171,9 @@ const PER_SECOND: u64 = 32 * 1000 / 30;
 /// How late the scenario may see that no node serves any more.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Pods of both revisions are unready while it is away.
+/// A backend is away from all nodes while a revision proves itself: pods of both revisions are unready.
 pub const BACKEND: Scenario = Scenario {
-    name: "a_backend_that_is_away_from_all_nodes_while_a_revision_proves_itself_condemns_no_revision",
+    name: "a_backend_outage_during_proof_condemns_no_revision",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(backend(bed)),
@@ -244,9 +245,9 @@ const FILLS_DISK: &str = "fills-disk";
 /// So long after they were ready.
 const FULL_AFTER: Duration = Duration::from_secs(5);
 
-/// Its kubelet evicts what fills a node's disk.
+/// Pods fill the disk of their node, its kubelet evicts them, and the revision is rolled back.
 pub const DISK: Scenario = Scenario {
-    name: "a_revision_that_fills_the_disk_and_is_evicted_each_time_reaches_one_node_and_is_rolled_back",
+    name: "a_revision_that_fills_the_disk_reaches_one_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| {
@@ -303,7 +304,7 @@ const LONG: u32 = 600;
 
 /// A person sets the template back.
 pub const BACK: Scenario = Scenario {
-    name: "a_rollback_while_the_first_node_of_a_revision_proves_it_begins_at_once_and_no_request_fails",
+    name: "a_rollback_during_proof_begins_at_once_without_failed_requests",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(back(bed)),
@@ -336,9 +337,9 @@ async fn back(bed: &mut Bed) -> Result<()> {
     traffic.all_served(bed).await
 }
 
-/// With the setting that lets a rollout go on beside Nodes that are not Ready.
+/// The machine dies each time it gets the revision, where nodes that are not Ready are ignored. The revision is rolled back.
 pub const IGNORED: Scenario = Scenario {
-    name: "a_revision_whose_machine_dies_each_time_reaches_no_other_node_and_is_rolled_back_where_nodes_that_are_not_ready_are_ignored",
+    name: "a_revision_that_kills_ignored_machines_reaches_no_other_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(proof::machine_dies(bed, "Ignore")),

@@ -27,7 +27,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// From looking to uninstalling, on a resource that serves.
 pub const COMMANDS: Scenario = Scenario {
-    name: "the_commands_for_three_in_the_morning_look_stop_turn_back_leave_out_and_uninstall",
+    name: "commands_of_the_operations_guide_work_as_documented",
     options: four_nodes,
     expected: || Expectations::budget(2),
     body: |bed| Box::pin(commands(bed)),

@@ -34,7 +34,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// `SIGSTOP` for 20 s and for 60 s.
 pub const API_SERVER_STOPPED: Scenario = Scenario {
-    name: "a_rollout_goes_on_by_itself_after_the_api_server_stood_still_for_20_and_60_seconds",
+    name: "a_rollout_resumes_after_the_api_server_stood_still",
     options: four_nodes,
     expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(api_server_stopped(bed)),
@@ -73,7 +73,7 @@ fn ready(node: &Value) -> Option<&str> {
 
 /// etcd is killed, and forgets.
 pub const ETCD: Scenario = Scenario {
-    name: "a_rollout_goes_on_by_itself_after_etcd_was_killed_and_its_history_compacted",
+    name: "a_rollout_resumes_after_etcd_was_killed_and_compacted",
     options: four_nodes,
     expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(etcd(bed)),
@@ -165,7 +165,7 @@ pub(super) async fn shows(bed: &Bed, phase: Phase) -> Result<String> {
 
 /// A node loses its agent, or its network.
 pub const LOST_NODES: Scenario = Scenario {
-    name: "a_rollout_goes_on_by_itself_after_a_node_lost_its_agent_or_its_network",
+    name: "a_rollout_resumes_after_a_node_lost_agent_or_network",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(lost_nodes(bed)),

@@ -19,9 +19,9 @@ use crate::{
     scenario::Scenario,
 };
 
-/// The right is taken away.
+/// Owner references that block deletion need the right to set finalizers, which is taken away here.
 pub const NEEDS_FINALIZERS: Scenario = Scenario {
-    name: "owner_references_that_block_deletion_need_the_right_to_set_finalizers",
+    name: "blocking_owner_references_need_the_right_to_set_finalizers",
     options: || Options::default().with_infra(),
     expected: || Expectations::budget(0),
     body: |bed| Box::pin(needs_finalizers(bed)),
@@ -57,9 +57,9 @@ async fn needs_finalizers(bed: &mut Bed) -> Result<()> {
     .await
 }
 
-/// The optional policy is in force.
+/// The operator does its work under the optional policy, and nobody else can do anything with its identity.
 pub const BOUND: Scenario = Scenario {
-    name: "bound_by_the_optional_policy_the_operator_does_its_work_and_its_identity_can_do_nothing_else",
+    name: "the_optional_policy_permits_exactly_the_work_of_the_operator",
     options: || Options::with_nodes(2).with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(bound(bed)),
@@ -179,9 +179,10 @@ async fn refusal(bed: &Bed, command: &[&str], object: &Value) -> Result<String> 
     }
 }
 
-/// The resource names an account for its health checkers.
+/// The resource names an account for its health checkers. The operator does not bind it and reports what the account lacks until somebody
+/// binds it.
 pub const NAMED_ACCOUNT: Scenario = Scenario {
-    name: "a_named_account_of_health_checkers_is_not_bound_and_what_it_lacks_is_said_until_somebody_binds_it",
+    name: "rights_that_a_named_account_lacks_are_reported_not_given",
     options: || Options::with_nodes(2).with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(named_account(bed)),
@@ -213,9 +214,9 @@ async fn named_account(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, 2, product::ROLLED_OUT).await
 }
 
-/// Whoever runs the cluster allows a namespace no more what it was allowed.
+/// A namespace loses the permission to let health checkers read Nodes. A node that departs is detached all the same.
 pub const NODE_READERS: Scenario = Scenario {
-    name: "health_checkers_that_may_not_read_nodes_any_more_lose_the_right_once_replaced_and_a_node_that_departs_is_detached",
+    name: "replaced_health_checkers_lose_the_right_to_read_nodes",
     options: product::four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(node_readers(bed)),

@@ -31,9 +31,10 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// Not of the first choice.
 const LATER: &str = "n4";
 
-/// By `nodeSelector`, then by the template's required affinity, under load.
+/// By `nodeSelector`, then by the template's required affinity, under load. Nodes that leave do so within the budget, and nodes that come
+/// get the newest revision.
 pub const CHOICE: Scenario = Scenario {
-    name: "another_choice_of_nodes_takes_those_that_leave_off_within_the_budget_and_those_that_come_get_the_newest_revision",
+    name: "another_node_selector_moves_pods_within_the_budget",
     options: || {
         let node = |name: &str, labels: &[&str]| labels.iter().fold(NodeSpec::new(name), |node, key| node.label(key, "true"));
         let nodes = vec![node("n1", &["ingress"]), node("n2", &["ingress"]), node("n3", &["ingress", "edge"]), node(LATER, &["edge"])];
@@ -99,9 +100,9 @@ async fn one_at_a_time(bed: &Bed, from: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whoever holds the Node with a finalizer waits for nothing else of ours, under load and while the rollout is paused.
+/// A Node is deleted under load, also while the rollout is paused: it is detached before its pods go, and nothing of ours keeps it.
 pub const DELETED: Scenario = Scenario {
-    name: "a_node_that_is_deleted_is_detached_before_its_pods_go_also_while_paused_and_nothing_of_ours_keeps_it",
+    name: "a_deleted_node_is_detached_before_its_pods_go",
     options: product::four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(deleted(bed)),

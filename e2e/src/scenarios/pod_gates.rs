@@ -43,9 +43,9 @@ const DEMO: &str = "www.example.com/feature-1";
 /// Where a server answers to gates.
 const PORT: u16 = 18_080;
 
-/// The demo, holds, injection, restarts and conflicts.
+/// The pod and label of the demo work unchanged. Pods are held, injected and reset as the guide says.
 pub const DEMO_AND_HOLDS: Scenario = Scenario {
-    name: "the_pod_and_label_of_the_readiness_gate_demo_work_unchanged_and_pods_are_held_injected_and_reset_as_the_guide_says",
+    name: "the_readiness_gate_demo_works_unchanged_and_pods_are_held",
     options: || Options::with_nodes(1).with_infra(),
     expected: Expectations::default,
     body: |bed| Box::pin(demo_and_holds(bed)),
@@ -53,7 +53,7 @@ pub const DEMO_AND_HOLDS: Scenario = Scenario {
 
 /// One pod with a condition for each other source.
 pub const SOURCES: Scenario = Scenario {
-    name: "conditions_of_a_pod_follow_its_node_services_objects_servers_and_the_load_balancer",
+    name: "pod_conditions_follow_nodes_services_objects_servers_and_load_balancers",
     options: || Options::with_nodes(1).with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(sources(bed)),

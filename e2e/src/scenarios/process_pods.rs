@@ -23,7 +23,7 @@ const PODS: [i32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// Those that end while there is no agent.
 const BETWEEN: [i32; 3] = [0, 1, 2];
 
-/// The agent is killed while eight pods run.
+/// The agent is killed while eight pods run, and adopts them when it starts again.
 pub const ADOPTED: Scenario = Scenario {
     name: "a_virtual_kubelet_killed_outright_adopts_its_pods",
     options: || Options::with_nodes(1),

@@ -119,9 +119,9 @@ pub(super) async fn was_never_current(bed: &Bed, from: usize, revision: &str) ->
     Ok(())
 }
 
-/// A container beside nginx that ends two seconds after each start; it has no probe.
+/// A container beside nginx ends two seconds after each start; it has no probe. The revision is rolled back.
 pub const CRASHES: Scenario = Scenario {
-    name: "a_revision_that_crashes_two_seconds_after_each_start_reaches_one_node_and_is_rolled_back",
+    name: "a_revision_that_crashes_after_two_seconds_reaches_one_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(async move { fails(bed, DEFAULTS, crashes_after(2)?, "CrashLoop", ONE_NODE).await }),
@@ -141,10 +141,10 @@ const LATE: u32 = 70;
 /// minute again.
 const ONE_BY_ONE: [i64; 3] = [60, 60, 70 + 60];
 
-/// It has been proved when it crashes for the first time. Each node breaks in its own time, so that two may be out at once, which no
-/// operator can foresee.
+/// The revision crashes seventy seconds after each start, when it has been proved. Each node breaks in its own time, so that two of four
+/// may be out at once, which no operator can foresee.
 pub const CRASHES_LATE: Scenario = Scenario {
-    name: "two_of_four_nodes_serve_on_while_a_revision_that_crashes_after_its_proof_gets_on_slowly_and_is_rolled_back",
+    name: "a_revision_that_crashes_after_its_proof_is_rolled_back",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| {
@@ -153,17 +153,17 @@ pub const CRASHES_LATE: Scenario = Scenario {
     },
 };
 
-/// Who gives it longer finds it on the first node.
+/// The same crash after seventy seconds, where a revision must serve for ninety.
 pub const CRASHES_IN_TIME: Scenario = Scenario {
-    name: "a_revision_that_crashes_seventy_seconds_after_each_start_reaches_one_node_where_it_must_serve_for_ninety",
+    name: "a_crash_within_a_longer_proof_reaches_one_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(async move { fails(bed, (LATE + 20).into(), crashes_after(LATE)?, "CrashLoop", ONE_NODE).await }),
 };
 
-/// Pods whose probe is good for twelve seconds, and bad for as many.
+/// The probe is good for twelve seconds, and bad for as many. The revision is rolled back.
 pub const FLAPS: Scenario = Scenario {
-    name: "a_revision_that_is_ready_for_twelve_seconds_and_not_for_twelve_reaches_one_node_and_is_rolled_back",
+    name: "a_revision_that_flaps_every_twelve_seconds_reaches_one_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| {
@@ -181,9 +181,9 @@ pub const FLAPS: Scenario = Scenario {
     },
 };
 
-/// A machine that dies fifteen seconds after the pods of a revision were ready on it, as often as it comes back.
+/// A machine dies fifteen seconds after the pods of a revision were ready on it, as often as it comes back. The revision is rolled back.
 pub const MACHINE_DIES: Scenario = Scenario {
-    name: "a_revision_whose_machine_dies_fifteen_seconds_after_it_was_ready_reaches_no_other_node_and_is_rolled_back",
+    name: "a_revision_that_kills_its_machine_reaches_no_other_node",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(machine_dies(bed, "CountAgainst")),

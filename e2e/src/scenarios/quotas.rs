@@ -20,7 +20,7 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// With the chart, as the guide says.
 pub const CRITICAL_PODS_OF_HELM: Scenario = Scenario {
-    name: "where_critical_pods_need_a_quota_the_chart_makes_it",
+    name: "the_chart_makes_the_quota_that_critical_pods_need",
     options: || Options { critical_needs_quota: true, ..four_nodes() },
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(critical_pods_of_helm(bed)),
@@ -28,7 +28,7 @@ pub const CRITICAL_PODS_OF_HELM: Scenario = Scenario {
 
 /// With the quotas of the guide; then health checkers without a priority class, which need none.
 pub const CRITICAL_PODS: Scenario = Scenario {
-    name: "where_critical_pods_need_a_quota_the_guide_has_it_and_health_checkers_without_a_class_do_without",
+    name: "the_quota_of_the_guide_admits_critical_pods",
     options: || Options { critical_needs_quota: true, ..four_nodes() },
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(critical_pods(bed)),

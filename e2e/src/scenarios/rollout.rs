@@ -45,7 +45,7 @@ async fn three_rollouts(bed: &mut Bed) -> Result<()> {
 
 /// The mark is a label, and nothing answers.
 pub const LABELLED: Scenario = Scenario {
-    name: "a_label_takes_nodes_out_of_a_clouds_load_balancer_and_no_request_is_lost",
+    name: "a_label_takes_nodes_out_of_a_cloud_load_balancer",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(labelled(bed)),

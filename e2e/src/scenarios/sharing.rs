@@ -34,7 +34,7 @@ const BY_HAND: &str = "maintenance";
 
 /// Held by both, held by a person, and in conflict.
 pub const SHARED_KEY: Scenario = Scenario {
-    name: "a_key_that_two_resources_share_is_on_the_node_exactly_while_one_of_them_holds_it",
+    name: "a_shared_key_stays_while_one_resource_holds_it",
     options: || {
         let node = |name| NodeSpec::new(name).label("ingress", "true");
         let apart = NodeSpec::new("n4").label("example.com/apart", "true");

@@ -196,25 +196,25 @@ const RESOURCE: &[Lane] = &[
     Lane { name: "lowered", nodes: &["n9", "n10", "n11"], budget: 2, actions: &[Action::Budget(1)], phases: FEWER_PHASES },
 ];
 
-/// Deployments and Nodes.
+/// Deployments are deleted, edited, scaled or turned back in every phase.
 pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
-    name: "deployments_deleted_edited_scaled_or_turned_back_in_any_phase_do_not_stop_a_rollout",
+    name: "deployments_changed_by_hand_do_not_stop_a_rollout",
     options: || options(DEPLOYMENTS),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(tampered(bed, DEPLOYMENTS)),
 };
 
-/// Tokens, holders, keys.
+/// Tokens, holders and keys are removed or forged in every phase.
 pub const TAMPERED_MARKS: Scenario = Scenario {
-    name: "marks_removed_or_forged_by_hand_in_any_phase_do_not_stop_a_rollout",
+    name: "marks_changed_by_hand_do_not_stop_a_rollout",
     options: || options(MARKS),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(tampered(bed, MARKS)),
 };
 
-/// Spec and status.
+/// The status is wiped, or mode, key or budget change, in every phase.
 pub const TAMPERED_RESOURCE: Scenario = Scenario {
-    name: "a_wiped_status_or_another_mode_key_or_budget_in_any_phase_does_not_stop_a_rollout",
+    name: "a_wiped_status_or_changed_strategy_stops_no_rollout",
     options: || options(RESOURCE),
     // The greatest budget of a lane; each is judged by its own besides.
     expected: || Expectations::budget(2),

@@ -39,17 +39,17 @@ const SLOWER: f64 = 1.2;
 /// A word in everything that the tenant would have on Nodes.
 const OWN: &str = "tenant.example.com";
 
-/// Kubernetes' own roles for people.
+/// The roles view, edit and admin of a namespace cover its resources and gates.
 pub const ROLES: Scenario = Scenario {
-    name: "who_may_view_edit_or_administer_a_namespace_may_do_so_with_its_resources_and_gates",
+    name: "roles_of_a_namespace_cover_its_resources_and_gates",
     options: || Options { takes_rights_away: true, ..Options::default().with_infra() },
     expected: Expectations::default,
     body: |bed| Box::pin(rights_are_passed_on(bed)),
 };
 
-/// All that the tenant can do.
+/// A tenant makes thousands of objects and tries every field, beside the rollout of another.
 pub const HOSTILE: Scenario = Scenario {
-    name: "a_tenant_with_thousands_of_objects_writes_nothing_to_nodes_and_a_rollout_of_another_ends_beside_them",
+    name: "a_hostile_tenant_writes_nothing_to_nodes_nor_delays_neighbours",
     options: || Options { takes_rights_away: true, ..product::four_nodes() },
     expected: || Expectations::budget(1).watches_hang(),
     body: |bed| Box::pin(hostile(bed)),

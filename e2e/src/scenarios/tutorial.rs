@@ -20,7 +20,7 @@ const NODES: [&str; 2] = ["n1", "n2"];
 
 /// Somebody who has read README and follows the tutorial.
 pub const TUTORIAL: Scenario = Scenario {
-    name: "who_follows_the_tutorial_installs_serves_updates_and_takes_a_broken_image_back_without_a_lost_request",
+    name: "every_command_of_the_tutorial_works_without_a_lost_request",
     options: || Options { nodes: NODES.map(NodeSpec::new).to_vec(), ..Options::default() },
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(tutorial(bed)),

@@ -31,7 +31,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// Without leader election, each with its own delays.
 pub const TWO_AT_ONCE: Scenario = Scenario {
-    name: "two_operators_that_act_at_once_keep_the_budget_and_finish",
+    name: "two_operators_at_once_keep_the_budget_and_finish",
     options: two_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(two_at_once(bed)),
@@ -193,9 +193,9 @@ async fn begin(bed: &Bed, version: &str) -> Result<()> {
     product::status_says(bed, "a node is detached", product::SAID, |status| status.nodes.detached == 1).await.map(drop)
 }
 
-/// The leader ends orderly, is killed, and is stopped, in the middle of a rollout each time.
+/// In the middle of a rollout the leader ends orderly, is killed, and is stopped. It is replaced within its lease.
 pub const LEADERS: Scenario = Scenario {
-    name: "a_leader_hands_over_within_a_second_and_is_replaced_within_its_lease",
+    name: "a_leader_hands_over_in_a_second_or_is_replaced",
     options: two_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(leaders(bed)),
@@ -230,7 +230,7 @@ async fn leaders(bed: &mut Bed) -> Result<()> {
 
 /// A write of the old leader is under way when it stops, and arrives when another one leads.
 pub const STOPPED: Scenario = Scenario {
-    name: "a_leader_that_stopped_before_a_write_does_no_harm_when_it_goes_on",
+    name: "a_leader_that_stopped_before_a_write_resumes_without_harm",
     options: two_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(stopped(bed)),
@@ -306,7 +306,7 @@ async fn arrived(proxy: &FaultProxy, number: u64) -> Result<Exchange> {
 
 /// kubernetes #54096: a controller that had just taken over listed what an API server that lags behind had, and made pods twice.
 pub const OLD_LIST: Scenario = Scenario {
-    name: "a_leader_that_takes_over_with_an_old_list_makes_nothing_twice",
+    name: "a_new_leader_with_an_old_list_makes_nothing_twice",
     options: two_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(old_list(bed)),

@@ -47,9 +47,9 @@ fn expected() -> Expectations {
     Expectations { budget: 2, domain: Some((ZONE_KEY.into(), Share::Percent(50))), ..crashes::expected() }
 }
 
-/// Every write of a good and of a bad rollout is a moment at which the operator dies.
+/// A canary with zones and a bad revision that is rolled back: every write is a moment at which the operator dies.
 pub const KILLED: Scenario = Scenario {
-    name: "an_operator_killed_after_every_write_takes_a_canary_through_zones_and_a_bad_one_back",
+    name: "an_operator_killed_after_every_write_finishes_canary_and_rollback",
     options: four_nodes,
     expected,
     body: |bed| Box::pin(killed(bed)),
@@ -80,9 +80,9 @@ async fn killed(bed: &mut Bed) -> Result<()> {
     is_quiet(bed, &proxy, NODES.len()).await
 }
 
-/// Both act, each with its own delays.
+/// A canary with zones and a bad revision that is rolled back, by two operators at once, each with its own delays.
 pub const RIVALS: Scenario = Scenario {
-    name: "two_operators_that_act_at_once_take_a_canary_through_zones_and_a_bad_one_back",
+    name: "two_operators_at_once_finish_canary_and_rollback",
     options: four_nodes,
     expected: || expected().watches_hang(),
     body: |bed| Box::pin(rivals(bed)),

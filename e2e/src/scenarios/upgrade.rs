@@ -30,7 +30,7 @@ const PROVEN: u32 = 5;
 
 /// The CRDs are today's all the time, as where an upgrade of the operator is taken back.
 pub const FORTH_AND_BACK: Scenario = Scenario {
-    name: "an_upgrade_from_the_former_version_in_the_middle_of_a_rollout_and_back_breaks_no_promise",
+    name: "an_upgrade_and_downgrade_during_a_rollout_break_no_promise",
     options: four_nodes,
     // That a revision has to prove itself is promised by today's operator alone; where it is at work, it is held to that as well.
     expected: || expected().except(Property::UnprovedBounded).except(Property::ProofFirst),

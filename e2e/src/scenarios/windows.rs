@@ -25,9 +25,10 @@ const BEFORE: TimeDelta = TimeDelta::seconds(15);
 /// Shorter than the window stays closed, longer than one node takes.
 const PROGRESS_DEADLINE: u32 = 45;
 
-/// Schedules know minutes, so this one takes some.
+/// The node under way finishes, no other starts, clocks stand still, and all goes on when the window opens again. Schedules know minutes,
+/// so this one takes some.
 pub const CLOSES: Scenario = Scenario {
-    name: "a_window_that_closes_lets_the_node_under_way_finish_starts_no_other_stops_the_clocks_and_opens_again",
+    name: "a_closing_window_finishes_its_node_and_starts_no_other",
     options: four_nodes,
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(closes(bed)),

@@ -15,25 +15,25 @@ use crate::{
     scenario::Scenario,
 };
 
-/// What goes wrong with simulated pods and nodes, and what follows from a seed.
+/// Faults of simulated pods and nodes look like those of a kubelet, and a seed repeats their history.
 pub const FAULTS: Scenario = Scenario {
-    name: "simulated_faults_look_like_those_of_a_kubelet_and_a_seed_repeats_a_history",
+    name: "simulated_faults_look_real_and_a_seed_repeats_them",
     options: || Options { timing: Timing { node_grace_seconds: 12, ..Timing::default() }, ..Options::default() },
     expected: Expectations::default,
     body: |bed| Box::pin(faults::run(bed)),
 };
 
-/// What kubelets that are none get wrong.
+/// A fleet misses no deletion, renews each lease and sets right what others change in its objects.
 pub const HOLES: Scenario = Scenario {
-    name: "a_fleet_loses_no_deletion_and_no_lease_and_repairs_what_others_change",
+    name: "a_fleet_keeps_deletions_and_leases_and_repairs_foreign_changes",
     options: Options::default,
     expected: Expectations::default,
     body: |bed| Box::pin(holes::run(bed)),
 };
 
-/// What `kubectl` is told of simulated pods; two processes with one fleet.
+/// `kubectl logs` of simulated pods, also from the second process once it has taken the fleet over.
 pub const KUBELET: Scenario = Scenario {
-    name: "kubectl_reads_logs_of_simulated_pods_also_from_the_process_that_takes_a_fleet_over",
+    name: "kubectl_reads_logs_of_simulated_pods_after_a_hand_over",
     options: Options::default,
     expected: Expectations::default,
     body: |bed| Box::pin(kubelet::run(bed)),
@@ -41,7 +41,7 @@ pub const KUBELET: Scenario = Scenario {
 
 /// An API server that stands still under a thousand nodes.
 pub const OUTAGES: Scenario = Scenario {
-    name: "a_thousand_simulated_nodes_outlive_an_api_server_that_stands_still",
+    name: "a_thousand_simulated_nodes_outlive_a_stopped_api_server",
     options: || Options {
         // As Kubernetes has it: an API server that stands still for 20 s must cost no node.
         timing: Timing { node_grace_seconds: 50, ..Timing::default() },

@@ -32,9 +32,9 @@ fn two_nodes() -> Options {
     Options { nodes: ["n1", "n2"].map(NodeSpec::new).into(), ..Options::default() }
 }
 
-/// Clients that vanish in the middle.
+/// Clients of exec and of followed logs vanish in the middle, also where the process is stuck.
 pub const VANISHED: Scenario = Scenario {
-    name: "clients_that_vanish_leave_no_task_descriptor_or_process_of_a_stuck_exec_or_follow",
+    name: "clients_that_vanish_leave_no_task_descriptor_or_process",
     options: two_nodes,
     expected: Expectations::default,
     body: |bed| Box::pin(vanished::clients_that_vanish_leave_no_task_descriptor_or_process(bed)),

@@ -50,17 +50,17 @@ const TAINT: &str = "readiness.k8s.io/edge";
 const SELECTORS: usize = 24;
 const NODES: usize = 80;
 
-/// Policies.
+/// A mutating admission policy taints the selected nodes in the answer to their creation, and goes with its gate.
 pub const POLICIES: Scenario = Scenario {
-    name: "a_policy_taints_exactly_the_selected_nodes_in_the_answer_to_their_creation_and_goes_with_its_gate",
+    name: "admission_policies_taint_exactly_the_selected_nodes_at_creation",
     options: || Options::default().with_infra(),
     expected: || Expectations::budget(0),
     body: |bed| Box::pin(policies(bed)),
 };
 
-/// The webhook.
+/// While the webhook is down, nodes register all the same and the operator taints them a moment later.
 pub const WEBHOOK: Scenario = Scenario {
-    name: "the_webhook_taints_new_nodes_and_while_it_is_down_they_register_all_the_same_and_are_tainted_a_moment_later",
+    name: "the_webhook_taints_new_nodes_and_never_blocks_their_registration",
     options: || Options::default().with_infra(),
     expected: || Expectations::budget(0),
     body: |bed| Box::pin(webhook(bed)),

@@ -34,25 +34,25 @@ use crate::{
 const MINUTE: Duration = Duration::from_mins(1);
 /// Longer than the operator takes to see a change and to write what follows from it.
 const WHILE: Duration = Duration::from_secs(2);
-/// What a gate does with nodes that come, get ready, change their labels, start again and go.
+/// Nodes come, get ready, change their labels, start again and go. The gate releases each in one write and leaves alone what others wrote.
 pub const LIFE: Scenario = Scenario {
-    name: "a_gate_holds_new_nodes_releases_them_in_one_write_and_leaves_nothing_of_its_own_and_everything_of_others",
+    name: "a_gate_releases_nodes_in_one_write_and_leaves_nothing",
     options: || Options::default().with_infra(),
     expected: Expectations::default,
     body: |bed| Box::pin(life(bed)),
 };
 
-/// What several gates do together, and gates that must not act.
+/// Several gates share a taint. Gates in dry run, and gates that can never open, write nothing.
 pub const TOGETHER: Scenario = Scenario {
-    name: "gates_that_share_a_taint_never_flap_it_and_gates_that_run_dry_or_could_never_open_write_nothing",
+    name: "gates_that_share_a_taint_never_flap_it",
     options: || Options::default().with_infra(),
     expected: Expectations::default,
     body: |bed| Box::pin(together(bed)),
 };
 
-/// A node joins while others serve.
+/// A node joins under load: workloads land on it only when its replicas serve.
 pub const JOINING: Scenario = Scenario {
-    name: "a_node_that_joins_under_load_stays_tainted_until_its_replicas_serve_and_workloads_land_only_then",
+    name: "a_joining_node_stays_tainted_until_its_replicas_serve",
     options: || Options::with_nodes(2).with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(joining(bed)),

@@ -28,9 +28,9 @@ const WHILE: Duration = Duration::from_secs(3);
 /// No key of which it is known that it goes by itself: it would keep a resource away that does not know the gate.
 const KEYS: [(&str, &str); 3] = [("replicas", "example.com/replicas"), ("agent", "example.com/agent"), ("disks", "example.com/disks")];
 
-/// The pass.
+/// One pass judges replicas, DaemonSets and CSI drivers as the operator does.
 pub const ONE_PASS: Scenario = Scenario {
-    name: "one_pass_asks_for_replicas_daemon_sets_and_csi_drivers_as_the_operator_does_that_stays",
+    name: "one_pass_mode_judges_nodes_as_the_operator_does",
     options: || Options::with_nodes(1).with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(once(bed)),

@@ -53,9 +53,9 @@ fn multi() -> String {
 /// The taint of the `ConfigMap`.
 const READINESS: (&str, &str) = ("NodeReadiness", "");
 
-/// istio-cni-taint.
+/// The ConfigMap of istio-cni-taint works unchanged, and so do its changes.
 pub const CONFIG_MAP: Scenario = Scenario {
-    name: "the_config_map_of_istio_cni_taint_works_unchanged_and_as_it_changes",
+    name: "the_config_map_of_istio_cni_taint_works_unchanged",
     options: || Options::with_nodes(2).with_infra(),
     expected: || Expectations::budget(0),
     body: |bed| Box::pin(config_map(bed)),

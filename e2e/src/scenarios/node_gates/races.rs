@@ -28,9 +28,9 @@ const WRITERS: usize = 3;
 const KEY: &str = "readiness.k8s.io/race";
 const RACE: Duration = Duration::from_mins(1);
 
-/// Three writers that know nothing of each other or of the gate.
+/// Three writers add, remove and reorder taints for a minute. They know nothing of each other or of the gate.
 pub const RACES: Scenario = Scenario {
-    name: "no_taint_of_others_is_lost_while_three_writers_add_remove_and_reorder_taints_on_200_gated_nodes_for_a_minute",
+    name: "three_competing_writers_lose_no_taint_on_200_gated_nodes",
     options: || Options::default().with_infra(),
     expected: Expectations::default,
     body: |bed| Box::pin(races(bed)),

@@ -26,9 +26,9 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// Key and value of the taint of the preset.
 const INITIALIZING: (&str, &str) = ("startup.k8s.io/initializing", "wait");
 
-/// nodetaintshandler.
+/// A new node waits for its startup pod, as with nodetaintshandler.
 pub const STARTUP: Scenario = Scenario {
-    name: "a_new_node_waits_for_its_startup_pod_as_with_nodetaintshandler",
+    name: "new_nodes_wait_for_their_startup_pod_as_with_nodetaintshandler",
     options: || Options::with_nodes(1).with_infra(),
     expected: || Expectations::budget(0),
     body: |bed| Box::pin(startup(bed)),

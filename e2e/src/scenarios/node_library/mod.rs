@@ -29,7 +29,7 @@ pub const PROMISES: Scenario = Scenario {
 
 /// 409s, gaps of the watch, compacted history, an API server that stands still.
 pub const OUTAGES: Scenario = Scenario {
-    name: "virtual_kubelet_outlives_conflicts_gaps_of_the_watch_and_a_stopped_api_server",
+    name: "virtual_kubelet_outlives_conflicts_watch_gaps_and_api_outages",
     options: || Options {
         // As Kubernetes has it: an API server that stands still for 20 s must cost no node.
         timing: Timing { node_grace_seconds: 50, ..Timing::default() },
