@@ -32,7 +32,7 @@ pub struct Global {
     /// Namespace of the operator, to check whether it runs and to read its flags.
     #[arg(long, global = true, value_name = "NAMESPACE", default_value = "ingress-daemonset-system")]
     pub operator_namespace: String,
-    /// Print without colours. This is the default if `NO_COLOR` is set, and if the output is not a terminal.
+    /// Print without colours. Colours are off by default if `NO_COLOR` is set, and if the output is not a terminal.
     #[arg(long, global = true)]
     pub no_color: bool,
 }

@@ -27,7 +27,7 @@ pub fn script(shell: Shell) -> Result<String> {
     Ok(String::from_utf8(script)?)
 }
 
-/// What is wanted next.
+/// The kind of word that is wanted next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CompletionKind {
     /// One of these words.
@@ -63,7 +63,7 @@ pub async fn candidates(global: &Global, words: &[String]) -> String {
     text + NO_FILES + "\n"
 }
 
-/// What the definition of the command line allows behind `before`.
+/// The kind of word that the definition of the command line allows behind `before`.
 fn wanted(before: &[String], last: &str) -> CompletionKind {
     let mut command = Arguments::command();
     command.build();

@@ -106,7 +106,7 @@ async fn take(election: LeaderElection) {
     }
 }
 
-/// Who holds the lease, and has renewed it in time.
+/// The replica that holds the lease, and has renewed it in time.
 pub async fn holder(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Option<String>> {
     let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
     let lease = api.get_opt(name).await.context("reading the operator's lease")?;

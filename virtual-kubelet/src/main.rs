@@ -102,7 +102,7 @@ struct RunArgs {
     api: kubelet_api::ApiArgs,
 }
 
-/// What a node is, whether it is one or one of thousands.
+/// Properties of a node, whether it is one or one of thousands.
 #[derive(Args)]
 struct NodeArgs {
     /// Labels of each node: key=value,…

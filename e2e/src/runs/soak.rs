@@ -45,8 +45,8 @@ struct State {
 
 /// Runs the scenario `only`, or all that have it in their name (the demo is called `demo`), `repeat` times, in so many beds at once.
 ///
-/// The demo is always alone: it counts what a machine serves. So are scenarios that compare how long something takes. Every second repetition of it runs beside a compiler on both cores: that is
-/// how it is first met.
+/// The demo is always alone: it counts what a machine serves. Scenarios that compare how long something takes are always alone, too.
+/// Every second repetition of the demo runs beside a compiler on both cores: that is how it is first met.
 pub fn soak(only: Option<&str>, repeat: u32, beds: usize) -> Result<ExitCode> {
     let names: Vec<_> = scenarios::names().into_iter().chain([DEMO]).collect();
     let chosen = choose(&names, only);

@@ -152,8 +152,8 @@ impl Judged<'_> {
     }
 }
 
-/// A taint does not go while another gate claims it: who gives it up says so once, and not that it went. Nor does one that had given
-/// it up before say anything when it goes at last.
+/// A taint does not go while another gate claims it: who gives it up says so once, and not that it went. A gate that had given it up
+/// before says nothing when the taint goes at last.
 fn yield_to_others(judged: &mut [Judged<'_>]) {
     let claims = |one: &Judged<'_>| one.judgement.claims;
     let held =

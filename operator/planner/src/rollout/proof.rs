@@ -186,8 +186,8 @@ impl Sights {
     }
 
     /// Something that runs the revision serves, no update of it is under way, and no more nodes than by chance are out or suspect. Nodes
-    /// that were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds. Nor do those on
-    /// which it has failed, as long as they are bad: how many of them may be is what `maxFailedNodes` says.
+    /// that were out when their turn came do not stand in its way: in a large fleet some pod breaks every few seconds. Nodes on which
+    /// it has failed do not either, as long as they are bad: how many of them may be is what `maxFailedNodes` says.
     fn goes_on(&self, targets: &Targets, ledger: &Ledger, managed_nodes: &[ManagedNode<'_>]) -> bool {
         let settings = &targets.effective;
         let rollout = targets.rollout_state(ledger);

@@ -159,7 +159,7 @@ pub const NO_PODS: Pods =
 pub struct Site {
     /// Part of the resource's status.
     pub grant: Option<Grant>,
-    /// So is this: the revision failed on the node, and whether a person had asked to try it again by then.
+    /// Part of the status, too: the revision failed on the node, and whether a person had asked to try it again by then.
     pub failed: Option<bool>,
     pub node: Option<Node>,
     pub deployment: Option<Deployment>,
