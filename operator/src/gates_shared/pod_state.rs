@@ -49,7 +49,7 @@ pub struct Changes {
 pub struct PodGateFacts {
     /// As decisions see it.
     pub world: World,
-    /// The gates were listed, or must not be.
+    /// The gates were listed, or their kind is not defined.
     pub has_gates: bool,
     /// All gates there are were read.
     pub has_all: bool,

@@ -234,15 +234,8 @@ impl Engine {
                     self.refresh();
                 }
             }
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 && !self.listed => {
-                tracing::error!(
-                    message = status.message,
-                    "PodReadinessGates cannot be listed: install the ClusterRole of this release again"
-                );
-                // Updates of nodes do not wait for a right that they do not need.
-                self.gates_are_known();
-            }
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed && !self.state.known().has_gates => {
+            // Passes wait for this list: without it, pods would be made that lack the conditions of gates.
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if !self.listed => {
                 if let Some(why) = self.refused.lasts(&status) {
                     self.cannot_list(Some(why));
                 }
