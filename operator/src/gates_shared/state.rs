@@ -164,12 +164,14 @@ impl GateState {
 
     /// How gates bear on a resource whose pods have these labels; `None` until they are known.
     pub fn links(&self, namespace: &str, name: &str, labels: &serde_json::Value) -> Option<GateLinks> {
+        let of_nodes =
+            self.links.lock().as_ref().map(|links| links.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default());
         let unreadable: Vec<_> = self.unreadable.lock().values().cloned().collect();
         if !unreadable.is_empty() {
-            return Some(GateLinks { unreadable: Some(unreadable.join(", ")), ..GateLinks::default() });
+            // Gates of nodes that are known go on asking for replicas.
+            return Some(GateLinks { unreadable: Some(unreadable.join(", ")), ..of_nodes.unwrap_or_default() });
         }
-        let links = self.links.lock().as_ref()?.get(&(namespace.to_owned(), name.to_owned())).cloned().unwrap_or_default();
-        self.pods.links(links, namespace, labels)
+        self.pods.links(of_nodes?, namespace, labels)
     }
 
     /// Notes how gates bear on resources; returns the resources for which that has changed, or nothing where all have waited for it.

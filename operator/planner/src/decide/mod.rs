@@ -370,7 +370,7 @@ impl<'a> Pass<'a> {
         });
         // A node that leaves must not wait for somebody to mend its annotation: its health check takes it out.
         let rivalled = || managed.holders.is_err() || !managed.holds_node() && self.mark_conflicts.on(managed, &grant.marks).is_some();
-        let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(&self.snapshot.resource.namespace, mark);
+        let forbidden = |mark: &Annotation| !self.snapshot.node_rights.allows_mark(&self.snapshot.resource.namespace, &mark.key);
         let unmarkable = grant.marks.node.as_ref().is_some_and(|mark| forbidden(mark) || grant.kind == GrantReason::Remove && rivalled());
         StepView {
             grant: GrantView {

@@ -98,6 +98,13 @@ fn first_unbelievable(snapshot: &Snapshot, ledger: &Ledger) -> u64 {
     now.max(ledger.next_id).saturating_add(DAY).min(ID_LIMIT / 2)
 }
 
+/// The resource may hold the node by the entry's key: the operator's flags allow it, or it was granted. A kubelet may annotate its own Node,
+/// and would otherwise have labels changed that it must not change itself.
+fn may_hold(snapshot: &Snapshot, grant: Option<&Grant>, entry: &Entry) -> bool {
+    let granted = grant.and_then(|grant| grant.marks.node.as_ref()).is_some_and(|mark| mark.key == entry.key);
+    granted || snapshot.node_rights.allows_mark(&snapshot.resource.namespace, &entry.key)
+}
+
 /// All nodes that concern the resource, by name, before the rollout says what each is to run.
 pub fn all<'a>(snapshot: &'a Snapshot, settings: Option<&'a ResolvedSpec>, ledger: &'a Ledger) -> Vec<ManagedNode<'a>> {
     let member_key = names::member_label(snapshot.resource.uid8());
@@ -121,7 +128,11 @@ fn managed<'a>(
     let deployment: Option<&DeploymentFacts> = snapshot.deployments.get(name).map(AsRef::as_ref);
     let pods = snapshot.pods_on(name);
     let member = node.and_then(|node| node.labels.get(member_key)).map(String::as_str);
-    let holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
+    let mut holders = node.map_or_else(|| Ok(Holders::new()), |node| node.holders().map_err(|error| error.to_string()));
+    let ours = holders.as_mut().ok().and_then(|holders| holders.get_mut(uid8));
+    if let Some(forged) = ours.filter(|ours| !may_hold(snapshot, ledger.grants.get(name), ours)) {
+        (forged.phase, forged.previous) = (EntryPhase::Attached, None);
+    }
     let entry = holders.as_ref().ok().and_then(|holders| holders.get(uid8)).cloned();
     let ours = |id: u64| id < first_unbelievable(snapshot, ledger);
     let entry = entry.map(|entry| if ours(entry.id) { entry } else { Entry { id: 0, ..entry } });

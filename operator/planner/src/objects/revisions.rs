@@ -70,7 +70,7 @@ impl Targets {
                 gate_taints: taints,
                 gate_conditions: conditions,
                 // A resource that is being deleted detaches its nodes although its spec is refused, and not by this.
-                node_mark: settings.node_mark.filter(|mark| snapshot.node_rights.allows_mark(&snapshot.resource.namespace, mark)),
+                node_mark: settings.node_mark.filter(|mark| snapshot.node_rights.allows_mark(&snapshot.resource.namespace, &mark.key)),
                 ..settings
             })
         };

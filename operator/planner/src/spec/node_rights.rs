@@ -4,7 +4,6 @@
 use super::SpecProblem;
 use crate::facts::Resource;
 use crds::{
-    ledger::Annotation,
     names,
     node_readiness_gate::{Effect, GateTaint},
 };
@@ -46,9 +45,11 @@ impl NodeRights {
         Self { detach_keys: vec![KeyPattern::All.into()], taints: taints.to_vec(), readers: vec![EVERY_NAMESPACE.to_owned()] }
     }
 
-    /// The mark of a resource of this namespace may be written to Nodes.
-    pub fn allows_mark(&self, namespace: &str, mark: &Annotation) -> bool {
-        self.detach_keys.iter().any(|right| right.allow(namespace, key_of_mark(&mark.key)))
+    /// A resource of this namespace may have this mark, as it is recorded, written to Nodes. Our own keys say something else.
+    pub fn allows_mark(&self, namespace: &str, mark: &str) -> bool {
+        let key = key_of_mark(mark);
+        let is_ours = key.split_once('/').is_some_and(|(domain, _)| domain == names::GROUP);
+        !is_ours && self.detach_keys.iter().any(|right| right.allow(namespace, key))
     }
 
     /// Some namespace's resources may write this mark, as it is recorded, to Nodes.
@@ -199,7 +200,7 @@ pub fn refused_mark(rights: &NodeRights, resource: &Resource) -> Option<SpecProb
     let spec = &resource.spec;
     let rolling = spec.update_strategy.as_ref()?.rolling_update.as_ref()?;
     let namespace = &resource.namespace;
-    let mark = rolling.node_mark().filter(|mark| !rights.allows_mark(namespace, mark))?;
+    let mark = rolling.node_mark().filter(|mark| !rights.allows_mark(namespace, &mark.key))?;
     let (field, key) = match mark.key.strip_prefix(names::LABEL_MARK) {
         Some(key) => ("labelNodeToDetach", key),
         None => ("annotateNodeToDetach", mark.key.as_str()),
@@ -298,7 +299,7 @@ mod tests {
     fn detach_keys_are_allowed_for_some_all_or_no_namespaces() {
         let allows = |flag: &str, namespace: &str, key: &str| {
             let rights = NodeRights { detach_keys: flag.parse::<DetachKeys>().unwrap().0, ..NodeRights::default() };
-            rights.allows_mark(namespace, &Annotation { key: key.to_owned(), value: String::new() })
+            rights.allows_mark(namespace, key)
         };
         for (flag, of_edge, of_tenant) in
             [("a/b", true, true), ("*=a/b", true, true), ("edge=a/*", true, false), ("tenant=c,edge=a/b", true, false), ("", false, false)]
@@ -312,12 +313,20 @@ mod tests {
 
     #[test]
     fn only_known_detach_keys_are_allowed_by_default() {
-        let allows = |key: &str| NodeRights::default().allows_mark("any", &Annotation { key: key.to_owned(), value: String::new() });
+        let allows = |key: &str| NodeRights::default().allows_mark("any", key);
         for key in DETACH_KEYS {
             assert!(allows(key) && allows(&format!("{}{key}", names::LABEL_MARK)), "{key}");
         }
         for key in ["node-role.kubernetes.io/control-plane", "kubernetes.io/hostname", "node-detacher.variant.run/cached", "app"] {
             assert!(!allows(key) && !allows(&format!("{}{key}", names::LABEL_MARK)), "{key}");
         }
+    }
+
+    #[test]
+    fn no_flag_allows_the_operators_own_keys() {
+        for key in [names::HOLDERS_ANNOTATION.to_owned(), format!("{}{}/x", names::LABEL_MARK, names::GROUP)] {
+            assert!(!NodeRights::all().allows_mark("any", &key), "{key}");
+        }
+        assert!(NodeRights::all().allows_mark("any", &format!("{}.example.com/x", names::GROUP)));
     }
 }

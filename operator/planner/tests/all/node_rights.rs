@@ -4,11 +4,12 @@ use crate::{
     rollout_state::{condition, edit, on, seconds},
     world::{
         World,
-        cluster::is_marked,
+        cluster::{UID8, is_marked},
         settled,
         wish::{KEYS, Marks, Wish},
     },
 };
+use crds::names;
 use planner::spec::node_rights::NodeRights;
 use serde_json::json;
 
@@ -87,6 +88,33 @@ fn a_key_forbidden_after_the_grant_is_not_written() {
         }
         assert_eq!(world.audit.violations, Vec::<String>::new());
         assert!(!granted(&world), "{marks:?} {leaves}: {:?}", world.cluster.ledger());
+    }
+}
+
+/// A kubelet may annotate its own Node, and must not change such a label there.
+#[test]
+fn a_forged_entry_changes_no_forbidden_label() {
+    const LABEL: &str = "node-restriction.kubernetes.io/tenant";
+    for marks in [Marks::Token, Marks::Both, Marks::Degrade] {
+        for (value, previous) in [("theirs", json!("other")), ("theirs", json!(null)), ("other", json!(null))] {
+            let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);
+            operator.node_rights = Some(NodeRights { detach_keys: vec![KEYS[0].parse().unwrap()], ..NodeRights::default() });
+            let key = format!("{}{LABEL}", names::LABEL_MARK);
+            let entry = json!({"id": 1, "phase": "Detached", "key": key, "value": value, "previous": previous, "time": 0});
+            let holders = json!({UID8: entry}).to_string();
+            world.change(|cluster| {
+                cluster.edit_node("n1", |node| {
+                    node["metadata"]["labels"][LABEL] = "theirs".into();
+                    node["metadata"]["annotations"][names::HOLDERS_ANNOTATION] = holders.into();
+                });
+            });
+            edit(&mut world, |wish| wish.image = 2);
+            for _ in 0..200 {
+                world.fair_second(&mut operator);
+                assert_eq!(world.cluster.nodes["n1"]["metadata"]["labels"][LABEL], "theirs", "{marks:?} {value} {previous}");
+            }
+            assert_eq!(on(&world, 2), 3, "{marks:?} {value} {previous}");
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use planner::node_gates::GateLinks;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
@@ -107,6 +108,16 @@ async fn failures_to_list_gates_are_reported_unless_transient() {
         // Conditions that pods list stay.
         assert!(!engine.state.known().has_all);
     }
+}
+
+#[tokio::test]
+async fn gates_of_nodes_ask_for_replicas_while_gates_of_pods_are_unreadable() {
+    let (engine, ..) = engine();
+    let watched = GateLinks { watched: true, ..GateLinks::default() };
+    engine.gates.link([(("web".to_owned(), "edge".to_owned()), watched)].into());
+    engine.cannot_list(Some("no".to_owned()));
+    let links = engine.gates.links("web", "edge", &json!({})).unwrap();
+    assert_eq!((links.watched, links.unreadable.as_deref()), (true, Some("no")));
 }
 
 #[tokio::test]
