@@ -8,6 +8,7 @@
 use http::{HeaderMap, Response, header};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Bytes};
+use memchr::{memchr2, memmem};
 use serde_json::{
     Value,
     value::{RawValue, to_raw_value},
@@ -22,8 +23,8 @@ const MOST: usize = 8 << 20;
 const MOST_OF_FIELD: usize = MOST / 16;
 /// The group whose status the operator alone writes: that of a resource names each node that is out, of thousands.
 const OUR_GROUP: &str = "\"ingressdaemonsets.mumoshu.github.io/";
-/// How the last two days begin that the API server takes for the time of an edit. `jiff`, which decodes times, ends within them.
-const LAST_DAYS: &str = "\"9999-12-3";
+/// How the time of an edit begins, as the API server writes it.
+const TIME: &[u8] = b"\"time\":\"";
 /// How deep an object may be nested. `serde_json` gives up at 128, and events and lists are around it.
 const DEEPEST: usize = 100;
 /// Of this capacity a buffer is kept from object to object, in bytes.
@@ -42,8 +43,13 @@ struct Weight {
 impl Weight {
     fn of(text: &[u8]) -> Self {
         let mut weight = Self { bytes: text.len(), ..Self::default() };
-        let (mut depth, mut quotes) = (0_usize, Quotes::default());
-        for &byte in text {
+        let (mut depth, mut quotes, mut next) = (0_usize, Quotes::default(), 0);
+        while let Some(&byte) = text.get(next) {
+            if quotes.quoted {
+                next += quotes.skip(&text[next..]);
+                continue;
+            }
+            next += 1;
             if quotes.cover(byte) {
                 continue;
             }
@@ -97,6 +103,16 @@ impl Quotes {
         }
         self.quoted
     }
+
+    /// The same for the bytes that follow in a string: up to its end, or to what escapes another one. How many these are.
+    fn skip(&mut self, text: &[u8]) -> usize {
+        if std::mem::take(&mut self.escaped) {
+            return 1;
+        }
+        let Some(at) = memchr2(b'"', b'\\', text) else { return text.len() };
+        (self.quoted, self.escaped) = (text[at] != b'"', text[at] != b'"');
+        at + 1
+    }
 }
 
 /// An answer as it comes in, piece by piece.
@@ -119,8 +135,14 @@ impl Pieces {
     /// What of the answer may go on after this piece. An object goes on as a whole.
     fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut passed = Vec::with_capacity(piece.len());
-        let mut from = 0;
-        for (at, &byte) in piece.iter().enumerate() {
+        let (mut from, mut next) = (0, 0);
+        while let Some(&byte) = piece.get(next) {
+            if self.quotes.quoted && self.depth != 1 {
+                next += self.quotes.skip(&piece[next..]);
+                continue;
+            }
+            let at = next;
+            next += 1;
             if self.quotes.cover(byte) {
                 if self.depth == 1 {
                     self.take_name(byte);
@@ -202,7 +224,8 @@ impl Pieces {
 
 /// An object of this weight without what would take too much.
 fn trimmed(text: &[u8], weight: Weight) -> Cow<'_, [u8]> {
-    if weight.is_within(MOST) && !std::str::from_utf8(text).is_ok_and(|text| text.contains(LAST_DAYS)) {
+    let times = memmem::find_iter(text, TIME).map(|at| &text[at + TIME.len()..]);
+    if weight.is_within(MOST) && times.into_iter().all(decodes) {
         return Cow::Borrowed(text);
     }
     // What is no JSON goes on: whoever decodes it says so.
@@ -211,6 +234,13 @@ fn trimmed(text: &[u8], weight: Weight) -> Cow<'_, [u8]> {
 
 /// Fields by name, as they are written.
 type Fields<'t> = BTreeMap<String, Cow<'t, RawValue>>;
+
+/// A time that begins so can be decoded. The API server takes the time of an edit with an offset and writes it without, as in the year 10000
+/// or -1; `jiff`, which decodes times, ends within the last two days of the year 9999.
+fn decodes(time: &[u8]) -> bool {
+    let has_year = time.split(|byte| *byte == b'-').next().is_some_and(|year| year.len() == 4 && year.iter().all(u8::is_ascii_digit));
+    has_year && !time.starts_with(b"9999-12-3")
+}
 
 fn cut(text: &[u8]) -> serde_json::Result<Vec<u8>> {
     let mut fields = raw_fields(text)?;
@@ -247,7 +277,7 @@ fn fits(field: &RawValue, most: usize) -> bool {
 /// Who wrote last, and when: without the fields that each manages, which are as long as the object, and without times that are none.
 fn edits(managed: &str) -> serde_json::Result<Box<RawValue>> {
     let mut entries: Vec<BTreeMap<String, &RawValue>> = serde_json::from_str(managed)?;
-    entries.retain(|entry| entry.get("time").is_none_or(|time| !time.get().starts_with(LAST_DAYS)));
+    entries.retain(|entry| entry.get("time").is_none_or(|time| decodes(time.get().trim_matches('"').as_bytes())));
     for entry in &mut entries {
         entry.remove("fieldsV1");
     }
@@ -403,16 +433,19 @@ mod tests {
         assert_eq!(kept["object"], json!({ "metadata": metadata, "spec": { "replicas": 2 } }));
     }
 
-    /// The API server takes any time of the year 9999 for that of an edit, and one that cannot be decoded would end the watch of its kind.
+    /// One that cannot be decoded would end the watch of its kind. The API server makes the latter two of times with an offset.
     #[test]
-    fn an_edit_at_the_end_of_time_is_left_out() {
+    fn an_edit_at_an_undecodable_time_is_left_out() {
         let edit = |time: &str| json!({ "manager": "x", "operation": "Update", "apiVersion": "v1", "time": time });
         let object = |edits: &[Value]| json!({ "kind": "Service", "metadata": { "name": "a", "managedFields": edits }, "spec": {} });
-        let (good, bad) = (edit("2026-11-28T00:00:00Z"), edit("9999-12-31T23:59:59Z"));
-        let text = whole(&event(&object(&[good.clone(), bad.clone()])));
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["object"], object(&[good]));
-        let decoded = serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry>(bad);
-        assert!(decoded.is_err(), "nothing needs to be left out any more");
+        let good = edit("2026-11-28T00:00:00Z");
+        for time in ["9999-12-31T23:59:59Z", "10000-01-01T23:58:59Z", "-0001-12-31T00:01:00Z"] {
+            let bad = edit(time);
+            let text = whole(&event(&object(&[good.clone(), bad.clone()])));
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["object"], object(std::slice::from_ref(&good)), "{time}");
+            let decoded = serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry>(bad);
+            assert!(decoded.is_err(), "{time} needs not be left out any more");
+        }
     }
 
     /// A status is what controllers write: a resource of thousands of nodes has a long one.

@@ -12,6 +12,7 @@ use planner::{
     spec::node_rights::NodeRights,
 };
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -85,12 +86,18 @@ pub(super) fn build(
 /// The node is the one for which the Deployment's name was made: its label and annotation may have been edited.
 fn deployments(index: &Index, namespace: &str, name: &str, uid: &str, taken: &BTreeSet<String>) -> BTreeMap<String, Arc<DeploymentFacts>> {
     let ours = of_namespace(&index.deployments, namespace).filter(|(_, entry)| entry.controller.as_deref() == Some(uid));
+    // Whoever may make Deployments makes thousands that no hint fits: the names for all nodes are made once.
+    let by_name = LazyCell::new(|| {
+        let names = |node| [object_name(name, node, &BTreeSet::new()), object_name(name, node, taken)];
+        let all = index.nodes.keys().rev().flat_map(|node| names(node).map(|name| (name, node)));
+        all.collect::<BTreeMap<_, _>>()
+    });
     ours.filter_map(|((_, object), entry)| {
         let (annotated, facts) = &entry.facts;
         let hashed = index.node_names.get(&entry.node_hash);
         let fits = |node: &&String| object_name(name, node, &BTreeSet::new()) == *object || object_name(name, node, taken) == *object;
         let node = [Some(annotated), hashed].into_iter().flatten().find(fits);
-        let node = node.or_else(|| index.nodes.keys().find(fits)).or(hashed).or((!annotated.is_empty()).then_some(annotated))?;
+        let node = node.or_else(|| by_name.get(object).copied()).or(hashed).or((!annotated.is_empty()).then_some(annotated))?;
         Some((node.clone(), Arc::clone(facts)))
     })
     .collect()
