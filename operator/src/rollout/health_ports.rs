@@ -1,7 +1,7 @@
 //! Questions to the health ports of nodes: what would a load balancer be told now?
 
 use crds::token::Phase;
-use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{Request, StatusCode, body::Bytes, header::HOST};
 use hyper_util::rt::TokioIo;
@@ -22,23 +22,23 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Longest body that is read; a health checker's has some 300 bytes.
 const LONGEST: usize = 4096;
 
+/// Questions of one pass under way at once, however many places there are: each takes memory, and a resource may have thousands.
+const AT_ONCE: usize = 64;
+
 /// Asks all ports, as many at once as there are `places`. Every node is in the outcome, with an empty list where nothing answers; ports
 /// that do not answer are left out.
 pub async fn ask(questions: &BTreeMap<String, Question>, places: &Semaphore) -> BTreeMap<String, Vec<PortAnswer>> {
     let mut answers: BTreeMap<String, Vec<PortAnswer>> = questions.keys().map(|node| (node.clone(), Vec::new())).collect();
-    let mut asked = Vec::new();
-    for (node, question) in questions {
-        for port in &question.ports {
-            let (node, question, port) = (node.clone(), question.clone(), *port);
-            let answer = async move {
-                // Closed by nobody.
-                let _place = places.acquire().await.ok();
-                (node, ask_one(&question, port).await)
-            };
-            asked.push(answer.boxed());
-        }
-    }
-    let mut heard = asked.into_iter().collect::<FuturesUnordered<_>>();
+    let all = questions.iter().flat_map(|(node, question)| question.ports.iter().map(move |port| (node.clone(), question.clone(), *port)));
+    let asked = stream::iter(all).map(|(node, question, port)| {
+        let answer = async move {
+            // Closed by nobody.
+            let _place = places.acquire().await.ok();
+            (node, ask_one(&question, port).await)
+        };
+        answer.boxed()
+    });
+    let mut heard = asked.buffer_unordered(AT_ONCE);
     while let Some((node, answer)) = heard.next().await {
         answers.entry(node).or_default().extend(answer);
     }

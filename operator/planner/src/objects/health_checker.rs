@@ -6,7 +6,7 @@ use crate::{
     objects::render,
     plan::{Action, Plan, Supporting},
     snapshot::{REFUSED_AGAIN, Snapshot},
-    spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
+    spec::{ResolvedSpec, SpecProblem, health_ports, node_selection::is_chosen, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
 use k8s_openapi::{
@@ -15,6 +15,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+use std::cell::LazyCell;
 
 /// Where a health checker finds the key of its resource's health checkers.
 const KEY: &str = "/run/hand-over/key";
@@ -444,7 +445,8 @@ pub fn late_service(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Stri
 }
 
 /// Another resource or a Service has a health port of ours on a node of ours. Of two resources the one that serves the port there has it.
-/// Of two that do, it is the one that has done so for longer, and of two that do not, the older one.
+/// Of two that do, it is the one that has done so for longer. Of two that do not, it is the one that has served the port elsewhere for
+/// longer, else the older one.
 pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<SpecProblem> {
     let invalid = |message| Some(SpecProblem { reason: "HealthCheckPortConflict", message });
     let resource = &snapshot.resource;
@@ -454,32 +456,43 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
     }
     let mut others: Vec<_> = snapshot.others.iter().collect();
     others.sort_by_key(|other| (other.created, &other.uid));
+    let chosen = LazyCell::new(|| {
+        let ours = snapshot.nodes.iter().filter(|(name, node)| is_chosen(&resource.spec, settings, name, node, true));
+        ours.collect::<Vec<_>>()
+    });
     for other in others {
-        let theirs = resolve(&other.resource.spec).ok();
         // While its spec is not valid, its last good state keeps running.
-        let recorded = other.resource.ledger().into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port);
-        let their_ports = theirs.as_ref().map_or_else(|| recorded.collect(), |theirs| theirs.ports.clone());
+        let recorded: Vec<_> =
+            other.resource.ledger().into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port).collect();
+        let claimed = health_ports(&other.resource.spec).unwrap_or_default();
         // Each with since when they and we serve it anywhere.
         let (status, generation) = (other.resource.status.as_ref(), other.resource.metadata.generation.unwrap_or(0));
         let served = |port: u16| (port, served_since(status, generation, other.created, port), we_serve_since(snapshot, port));
-        let ports: Vec<_> = settings.ports.iter().filter(|port| their_ports.contains(port)).map(|port| served(*port)).collect();
-        if ports.is_empty() {
-            continue;
-        }
+        let shared = settings.ports.iter().filter(|port| claimed.contains(port) || recorded.contains(port));
+        let mut ports: Vec<_> = shared.map(|port| served(*port)).collect();
         let they = names::uid8(&other.uid);
         // Who serves elsewhere does not serve here.
         let comes_first = |node: &NodeFacts, they_serve: Option<UnixSeconds>, we_serve: Option<UnixSeconds>| {
             let theirs = they_serve.filter(|_| node.is_used_by(they));
             let ours = we_serve.filter(|_| node.is_used_by(resource.uid8()));
-            (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)
+            (theirs.is_none(), theirs, they_serve.is_none(), they_serve, other.created, &other.uid)
+                < (ours.is_none(), ours, we_serve.is_none(), we_serve, resource.created, &resource.uid)
         };
+        let first_port = |node: &NodeFacts, ports: &[_]| ports.iter().find(|(_, they, we)| comes_first(node, *they, *we)).copied();
+        // Anybody may claim our port, and what they choose takes long to find out: it matters only where they come first.
+        if ports.is_empty() || !chosen.iter().any(|(_, node)| first_port(node, &ports).is_some()) {
+            continue;
+        }
+        let theirs = resolve(&other.resource.spec).ok();
+        ports.retain(|(port, ..)| theirs.as_ref().map_or(&recorded, |theirs| &theirs.ports).contains(port));
         let they_choose = |name: &str, node: &NodeFacts| match &theirs {
             Some(theirs) => is_chosen(&other.resource.spec, theirs, name, node, true),
             None => node.is_used_by(they),
         };
-        let mut shared =
-            snapshot.nodes.iter().filter(|(name, node)| is_chosen(&resource.spec, settings, name, node, true) && they_choose(name, node));
-        let lost = shared.find_map(|(name, node)| Some((name, ports.iter().find(|(_, they, we)| comes_first(node, *they, *we))?)));
+        let lost = chosen.iter().find_map(|(name, node)| {
+            let port = first_port(node, &ports)?;
+            they_choose(name, node).then_some((name, port))
+        });
         if let Some((node, (port, ..))) = lost {
             return invalid(format!(
                 "port {port} on node {node} belongs to {}, which had it first: choose another healthCheckNodePort or other nodes",

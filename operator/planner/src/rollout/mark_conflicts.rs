@@ -12,6 +12,7 @@ use crds::{
     ledger::{Annotation, Ledger, Marks},
     names,
 };
+use std::cell::OnceCell;
 
 /// Resources whose marks conflict with those of this resource, as one pass sees them.
 #[derive(Debug)]
@@ -24,8 +25,8 @@ pub struct MarkConflicts<'a> {
 struct MarkConflict<'a> {
     resource: &'a OtherResource,
     mark: Annotation,
-    /// Absent when its spec is not valid: it keeps the nodes that it has.
-    settings: Option<ResolvedSpec>,
+    /// Absent when its spec is not valid: it keeps the nodes that it has. Resolved when a node is asked about.
+    settings: OnceCell<Option<ResolvedSpec>>,
 }
 
 impl<'a> MarkConflicts<'a> {
@@ -35,11 +36,7 @@ impl<'a> MarkConflicts<'a> {
         let ours: Vec<_> = settings.and_then(|settings| settings.node_mark.as_ref()).into_iter().chain(granted).collect();
         let known = snapshot.others.iter().filter_map(|resource| {
             let mark = mark_of(resource)?;
-            ours.iter().any(|our| contradict(our, &mark)).then(|| MarkConflict {
-                resource,
-                mark,
-                settings: resolve(&resource.resource.spec).ok(),
-            })
+            ours.iter().any(|our| contradict(our, &mark)).then(|| MarkConflict { resource, mark, settings: OnceCell::new() })
         });
         Self { known: known.collect(), resource: &snapshot.resource }
     }
@@ -59,7 +56,9 @@ impl<'a> MarkConflicts<'a> {
             rival.resource.accepted
                 && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(our_uid8, mark), !is_member(our_uid8), our_age)
         };
-        let here = self.known.iter().filter(|rival| contradict(&rival.mark, mark) && rival.is_on(managed)).filter(comes_first);
+        // What a resource chooses takes longer to find out than whether it comes first.
+        let first = self.known.iter().filter(|rival| contradict(&rival.mark, mark)).filter(comes_first);
+        let here = first.filter(|rival| rival.is_on(managed));
         // A resource that holds the node with a value that it had before is told by its entry alone.
         let holds = || {
             let entries = managed.holders.iter().flatten().filter(|(uid8, _)| *uid8 != our_uid8);
@@ -72,10 +71,14 @@ impl<'a> MarkConflicts<'a> {
 }
 
 impl MarkConflict<'_> {
+    fn settings(&self) -> Option<&ResolvedSpec> {
+        self.settings.get_or_init(|| resolve(&self.resource.resource.spec).ok()).as_ref()
+    }
+
     fn is_on(&self, managed: &ManagedNode<'_>) -> bool {
         managed.node.is_some_and(|node| {
             let chosen = |settings| is_chosen(&self.resource.resource.spec, settings, managed.name, node, true);
-            node.is_used_by(names::uid8(&self.resource.uid)) || self.settings.as_ref().is_some_and(chosen)
+            node.is_used_by(names::uid8(&self.resource.uid)) || self.settings().is_some_and(chosen)
         })
     }
 }

@@ -434,6 +434,14 @@ fn health_ports_belong_to_the_serving_or_older_resource() {
         let names_nobody = message.contains("belongs to a resource of another namespace") && !message.contains("tenant/late");
         assert!(is_valid || reason == "HealthCheckPortConflict" && names_nobody, "{index}: {reason} {message}");
     }
+    // Where neither serves it, who has served it elsewhere for longer has it: a claim of an older resource that comes later takes no new node.
+    for (served, wanted) in [(&[][..], true), (&[(PORT, 6)], true), (&[(PORT, 4)], false)] {
+        let mut snapshot = Snapshot { others: vec![other(older, former, served)], ..snapshot.clone() };
+        uses(&mut snapshot, UID8, false);
+        uses(&mut snapshot, "ffffffff", false);
+        snapshot.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().served_ports = vec![ServedPort { port: PORT, since: 5 }];
+        assert_eq!(valid(&snapshot).0, wanted, "{served:?}");
+    }
     // An older one that serves the port elsewhere, and asks for this node, too, does not serve it here.
     let mut snapshot = Snapshot { others: vec![other(older, generation, &[(PORT, 5)])], ..snapshot.clone() };
     snapshot.resource.status.as_mut().unwrap().conditions.clone_from(&accepted);
