@@ -32,6 +32,23 @@ fn an_optional_field_has_its_own_description() {
     }
 }
 
+/// A gate would remove them, or put them on again, against whoever manages them.
+#[test]
+fn no_gate_may_have_the_taint_of_a_departure() {
+    let files = crds::manifest::generated().unwrap();
+    let (_, manifest) = files.iter().find(|(name, _)| *name == "nodereadinessgates.yaml").unwrap();
+    let lists: Vec<_> =
+        manifest.split("![").skip(1).filter_map(|rest| rest.split_once("].exists(owned, self.startsWith(owned))")).collect();
+    assert!(!lists.is_empty(), "no rule names them");
+    for (list, _) in lists {
+        let owned: Vec<_> = list.split(',').map(|one| one.trim().trim_matches('\'')).collect();
+        let others = ["node-role.kubernetes.io/x", "node.cloudprovider.kubernetes.io/x", "karpenter.sh/x"];
+        for key in crds::names::DEPARTURE_TAINTS.into_iter().chain(others).chain([crds::names::HOLDERS_ANNOTATION]) {
+            assert!(owned.iter().any(|begins| key.starts_with(begins)), "{key} is in none of {owned:?}");
+        }
+    }
+}
+
 #[test]
 fn the_manifest_fits_the_client_side_apply_annotation() {
     let json = serde_json::to_string(&crds::manifest::ingress_daemon_set()).unwrap();

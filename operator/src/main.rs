@@ -154,6 +154,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
     };
     let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
+        of_named: connect(patience, &Arc::default()).await?,
         observer: Arc::clone(&observer),
         state: Arc::clone(&gates),
         metrics: metrics.pod_gates.clone(),

@@ -154,6 +154,12 @@ async fn without(bed: &Bed, number: usize, right: &str, rollout: Rollout, rules:
         )
         .await?;
     }
+    if right.ends_with("readinessgates") {
+        product::status_says(bed, "that gates cannot be listed", TRIED, |status| {
+            product::has_condition(status, "Valid", "False", "GatesUnreadable")
+        })
+        .await?;
+    }
     if right == PODS_STATUS {
         eventually(TRIED, "the gate says that somebody must act", async || {
             bed.kstatus_says("podreadinessgate", "endpoint", "Failed").await

@@ -171,19 +171,22 @@ const DEPLOYMENTS: &[Lane] = &[
     Lane { name: "turned", nodes: &["n7", "n8"], budget: 1, actions: &[Action::RolloutUndo, Action::ReRegisterNode], phases: FEWER_PHASES },
 ];
 
-/// Marks, by people who write what only the operator writes.
-const MARKS: &[Lane] = &[
-    Lane { name: "stripped", nodes: &["n1", "n2"], budget: 1, actions: &[Action::RemoveToken, Action::RemoveHolders], phases: PHASES },
-    Lane {
-        name: "unmarked",
-        nodes: &["n3", "n4"],
-        budget: 1,
-        actions: &[Action::RemoveNodeKey, Action::RemoveDeploymentAnnotation],
-        phases: PHASES,
-    },
-    Lane { name: "forged", nodes: &["n5", "n6"], budget: 1, actions: &[Action::ForeignToken, Action::GreaterToken], phases: PHASES },
-    Lane { name: "held", nodes: &["n7", "n8"], budget: 1, actions: &[Action::ForeignHolder, Action::BreakHolders], phases: PHASES },
-    Lane { name: "taken", nodes: &["n9", "n10"], budget: 1, actions: &[Action::TakeOutByHand, Action::RemoveMemberLabel], phases: PHASES },
+/// Marks that only the operator writes, by people who remove them.
+const REMOVED: &[Lane] = &[
+    Lane { name: "token", nodes: &["n1", "n2"], budget: 1, actions: &[Action::RemoveToken], phases: PHASES },
+    Lane { name: "holders", nodes: &["n3", "n4"], budget: 1, actions: &[Action::RemoveHolders], phases: PHASES },
+    Lane { name: "node-key", nodes: &["n5", "n6"], budget: 1, actions: &[Action::RemoveNodeKey], phases: PHASES },
+    Lane { name: "annotation", nodes: &["n7", "n8"], budget: 1, actions: &[Action::RemoveDeploymentAnnotation], phases: PHASES },
+    Lane { name: "member", nodes: &["n9", "n10"], budget: 1, actions: &[Action::RemoveMemberLabel], phases: PHASES },
+];
+
+/// The same, by people who write others.
+const FORGED: &[Lane] = &[
+    Lane { name: "foreign", nodes: &["n1", "n2"], budget: 1, actions: &[Action::ForeignToken], phases: PHASES },
+    Lane { name: "greater", nodes: &["n3", "n4"], budget: 1, actions: &[Action::GreaterToken], phases: PHASES },
+    Lane { name: "held", nodes: &["n5", "n6"], budget: 1, actions: &[Action::ForeignHolder], phases: PHASES },
+    Lane { name: "broken", nodes: &["n7", "n8"], budget: 1, actions: &[Action::BreakHolders], phases: PHASES },
+    Lane { name: "taken", nodes: &["n9", "n10"], budget: 1, actions: &[Action::TakeOutByHand], phases: PHASES },
 ];
 
 /// The resource itself. Nothing that the operator does afterwards is excused.
@@ -204,12 +207,20 @@ pub const TAMPERED_DEPLOYMENTS: Scenario = Scenario {
     body: |bed| Box::pin(tampered(bed, DEPLOYMENTS)),
 };
 
-/// Tokens, holders and keys are removed or forged in every phase.
-pub const TAMPERED_MARKS: Scenario = Scenario {
-    name: "marks_changed_by_hand_do_not_stop_a_rollout",
-    options: || options(MARKS),
+/// Tokens, holders, keys and labels are removed in every phase.
+pub const REMOVED_MARKS: Scenario = Scenario {
+    name: "marks_removed_by_hand_do_not_stop_a_rollout",
+    options: || options(REMOVED),
     expected: || Expectations::budget(1),
-    body: |bed| Box::pin(tampered(bed, MARKS)),
+    body: |bed| Box::pin(tampered(bed, REMOVED)),
+};
+
+/// Tokens and holders are forged, and nodes taken out, in every phase.
+pub const FORGED_MARKS: Scenario = Scenario {
+    name: "marks_forged_by_hand_do_not_stop_a_rollout",
+    options: || options(FORGED),
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(tampered(bed, FORGED)),
 };
 
 /// The status is wiped, or mode, key or budget change, in every phase.

@@ -59,6 +59,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 pub struct EngineOptions {
     /// API client without retries of its own.
     pub client: Client,
+    /// The same for objects that gates name: that the API server refuses these is for the gate to say, and no right that the operator
+    /// needs.
+    pub of_named: Client,
     /// The view of the cluster.
     pub observer: Arc<Observer>,
     /// The meeting point with the gates of nodes, and with passes over resources.
@@ -132,7 +135,7 @@ impl Engine {
     pub fn new(options: EngineOptions) -> Self {
         let state = options.state.pods();
         Self {
-            sources: Sources::new(options.client.clone(), Arc::clone(&state), options.foreign_objects),
+            sources: Sources::new(options.client.clone(), options.of_named, Arc::clone(&state), options.foreign_objects),
             admission: Arc::new(PolicyHandle::new(options.webhook.as_ref().map(|webhook| webhook.namespace.clone()))),
             webhook: options.webhook,
             policy_versions: policy_sync::versions(options.admission_policies),

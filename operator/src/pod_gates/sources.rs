@@ -44,6 +44,8 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// The watches and probes under way.
 pub struct Sources {
     client: Client,
+    /// For objects that gates name.
+    of_named: Client,
     state: Arc<PodGateState>,
     tasks: JoinSet<()>,
     /// By namespace.
@@ -61,10 +63,12 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// None yet. Gates of the namespaces `foreign` may follow objects of other namespaces, and of none; `*` stands for all.
-    pub fn new(client: Client, state: Arc<PodGateState>, foreign: Vec<String>) -> Self {
+    /// None yet. Gates of the namespaces `foreign` may follow objects of other namespaces, and of none; `*` stands for all. Objects that
+    /// gates name are read by the client `of_named`.
+    pub fn new(client: Client, of_named: Client, state: Arc<PodGateState>, foreign: Vec<String>) -> Self {
         Self {
             client,
+            of_named,
             state,
             tasks: JoinSet::new(),
             pods: BTreeMap::new(),
@@ -113,7 +117,7 @@ impl Sources {
         let wanted = known.world.wanted_objects();
         settle(&mut self.objects, &mut known.world.objects, wanted, |key| {
             let may_leave = self.foreign.iter().any(|namespace| namespace == "*" || *namespace == key.asked_by);
-            self.tasks.spawn(follow_object(self.client.clone(), Arc::clone(&state), key, may_leave))
+            self.tasks.spawn(follow_object(self.of_named.clone(), Arc::clone(&state), key, may_leave))
         });
         self.adjust_answers(&state, known);
     }
@@ -314,7 +318,7 @@ mod tests {
         let state = Arc::new(PodGateState::default());
         let all = (0..50).map(gate).map(|gate| (gate.key(), Arc::new(gate))).collect();
         state.known().world.take_gates(all);
-        let mut sources = Sources::new(client, Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(client.clone(), client, Arc::clone(&state), Vec::new());
         sources.adjust();
         let listed = || {
             let known = state.known();
@@ -391,7 +395,7 @@ mod tests {
             }])
         });
         let state = Arc::new(PodGateState::default());
-        let mut sources = Sources::new(client, Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(client.clone(), client, Arc::clone(&state), Vec::new());
         for (keys, of) in [(vec!["a"], "annotation"), (vec!["a", "b"], "annotation"), (vec!["b"], "label"), (vec!["b", "c"], "label")] {
             let reads = |(index, key): (u32, &str)| {
                 let mut gate = gate(index);
@@ -416,10 +420,31 @@ mod tests {
         }
     }
 
+    /// What is refused to the other client counts as a right that the operator lacks.
+    #[tokio::test]
+    async fn a_named_object_is_read_by_a_client_of_its_own() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        let named = lists(move |path| {
+            noted.lock().unwrap().push(path.to_owned());
+            json!([])
+        });
+        let state = Arc::new(PodGateState::default());
+        let mut sources = Sources::new(lists(|_| json!([])), named, Arc::clone(&state), Vec::new());
+        let mut gate = gate(0);
+        let object = json!({"objectCondition": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "db", "type": "Available"}});
+        (gate.spec.selector, gate.spec.source) = (None, serde_json::from_value(object).unwrap());
+        state.known().world.take_gates([(gate.key(), Arc::new(gate))].into());
+        sources.adjust();
+        let is_asked = || !asked.lock().unwrap().is_empty() && state.known().world.pod_sources["tenant"].found.is_some();
+        eventually(|| is_asked().then_some(())).await;
+        assert!(asked.lock().unwrap().iter().all(|path| path.starts_with("/apis/apps/v1")), "{asked:?}");
+    }
+
     #[tokio::test]
     async fn silent_servers_of_one_namespace_do_not_delay_another() {
         let state = Arc::new(PodGateState::default());
-        let mut sources = Sources::new(lists(|_| json!([])), Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(lists(|_| json!([])), lists(|_| json!([])), Arc::clone(&state), Vec::new());
         {
             let mut known = state.known();
             let asks = |namespace: &str| {
@@ -448,7 +473,7 @@ mod tests {
     #[tokio::test]
     async fn a_surplus_address_is_reported_until_another_is_removed() {
         let state = Arc::new(PodGateState::default());
-        let mut sources = Sources::new(lists(|_| json!([])), Arc::clone(&state), Vec::new());
+        let mut sources = Sources::new(lists(|_| json!([])), lists(|_| json!([])), Arc::clone(&state), Vec::new());
         {
             let mut known = state.known();
             let mut gate = gate(0);

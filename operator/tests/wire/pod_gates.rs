@@ -97,6 +97,7 @@ async fn a_hanging_status_write_delays_no_other_namespace() {
     let (client, observer, metrics) = (Client::new(service, "default"), observer(), Metrics::default());
     let options = pod_gates::EngineOptions {
         recorder: EventRecorder::new(client.clone(), Reporter { controller: "test/operator".into(), instance: None }),
+        of_named: client.clone(),
         client,
         state: GateState::of(&observer),
         observer,

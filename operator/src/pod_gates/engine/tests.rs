@@ -20,6 +20,7 @@ fn engine_refused_with(code: u16) -> (Engine, Key, Arc<std::sync::atomic::Atomic
     let reporter = k8s_controller::events::Reporter { controller: "operator".into(), instance: None };
     let engine = Engine::new(EngineOptions {
         recorder: EventRecorder::new(client.clone(), reporter),
+        of_named: client.clone(),
         client,
         state: GateState::of(&observer),
         observer,
