@@ -277,7 +277,7 @@ fn fits(field: &RawValue, most: usize) -> bool {
 /// Who wrote last, and when: without the fields that each manages, which are as long as the object, and without times that are none.
 fn edits(managed: &str) -> serde_json::Result<Box<RawValue>> {
     let mut entries: Vec<BTreeMap<String, &RawValue>> = serde_json::from_str(managed)?;
-    entries.retain(|entry| entry.get("time").is_none_or(|time| decodes(time.get().trim_matches('"').as_bytes())));
+    entries.retain(|entry| entry.get("time").and_then(|time| time.get().strip_prefix('"')).is_none_or(|time| decodes(time.as_bytes())));
     for entry in &mut entries {
         entry.remove("fieldsV1");
     }

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 /// Passes of one namespace under way at once. Each thread decides one at a time; the others wait for answers of the API server.
 const AT_ONCE: usize = 16;
 /// Health ports that are asked at once for the passes of one namespace.
-const ASKED_AT_ONCE: usize = 64;
+pub const ASKED_AT_ONCE: usize = 64;
 /// What each pass that was put off adds to the time after which the next one is tried again: as many come a second then as can be decided.
 const EACH: Duration = Duration::from_millis(5);
 /// Least and most of that time.

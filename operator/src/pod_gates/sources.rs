@@ -422,7 +422,7 @@ mod tests {
 
     /// What is refused to the other client counts as a right that the operator lacks.
     #[tokio::test]
-    async fn a_named_object_is_read_by_a_client_of_its_own() {
+    async fn named_objects_are_read_by_their_own_client() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&asked);
         let named = lists(move |path| {

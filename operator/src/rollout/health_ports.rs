@@ -1,5 +1,6 @@
 //! Questions to the health ports of nodes: what would a load balancer be told now?
 
+use crate::turns::ASKED_AT_ONCE;
 use crds::token::Phase;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -22,23 +23,27 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Longest body that is read; a health checker's has some 300 bytes.
 const LONGEST: usize = 4096;
 
-/// Questions of one pass under way at once, however many places there are: each takes memory, and a resource may have thousands.
-const AT_ONCE: usize = 64;
-
 /// Asks all ports, as many at once as there are `places`. Every node is in the outcome, with an empty list where nothing answers; ports
 /// that do not answer are left out.
 pub async fn ask(questions: &BTreeMap<String, Question>, places: &Semaphore) -> BTreeMap<String, Vec<PortAnswer>> {
     let mut answers: BTreeMap<String, Vec<PortAnswer>> = questions.keys().map(|node| (node.clone(), Vec::new())).collect();
-    let all = questions.iter().flat_map(|(node, question)| question.ports.iter().map(move |port| (node.clone(), question.clone(), *port)));
-    let asked = stream::iter(all).map(|(node, question, port)| {
+    let all: Vec<_> =
+        questions.iter().flat_map(|(node, question)| question.ports.iter().map(|port| (node.clone(), *port)).collect::<Vec<_>>()).collect();
+    // What is asked takes memory, and a resource may have thousands of ports.
+    let asked = stream::iter(all).map(|(node, port)| {
+        let question = questions.get(&node).cloned();
         let answer = async move {
             // Closed by nobody.
             let _place = places.acquire().await.ok();
-            (node, ask_one(&question, port).await)
+            let answer = match question {
+                Some(question) => ask_one(&question, port).await,
+                None => None,
+            };
+            (node, answer)
         };
         answer.boxed()
     });
-    let mut heard = asked.buffer_unordered(AT_ONCE);
+    let mut heard = asked.buffer_unordered(ASKED_AT_ONCE);
     while let Some((node, answer)) = heard.next().await {
         answers.entry(node).or_default().extend(answer);
     }

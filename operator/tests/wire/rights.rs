@@ -334,6 +334,7 @@ async fn run(server: &Arc<Server>, metrics: &Arc<Metrics>, listener: TcpListener
     };
     let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
+        of_named: client.clone(),
         observer: Arc::clone(&observer),
         state: Arc::clone(&state),
         metrics: metrics.pod_gates.clone(),

@@ -1,4 +1,4 @@
-//! How many nodes may lose their release, on the real API server: part of the scenario `gates_that_share_a_taint_…`.
+//! How many nodes may lose their release, on the real API server: part of the scenario `gates_that_share_a_taint_never_flap_it`.
 
 use std::{collections::BTreeSet, time::Duration};
 

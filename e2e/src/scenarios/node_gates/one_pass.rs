@@ -28,7 +28,7 @@ const WHILE: Duration = Duration::from_secs(3);
 /// No key of which it is known that it goes by itself: it would keep a resource away that does not know the gate.
 const KEYS: [(&str, &str); 3] = [("replicas", "example.com/replicas"), ("agent", "example.com/agent"), ("disks", "example.com/disks")];
 
-/// One pass judges replicas, DaemonSets and CSI drivers as the operator does.
+/// One pass judges replicas, `DaemonSets` and CSI drivers as the operator does.
 pub const ONE_PASS: Scenario = Scenario {
     name: "one_pass_mode_judges_nodes_as_the_operator_does",
     options: || Options::with_nodes(1).with_infra(),

@@ -53,7 +53,7 @@ fn multi() -> String {
 /// The taint of the `ConfigMap`.
 const READINESS: (&str, &str) = ("NodeReadiness", "");
 
-/// The ConfigMap of istio-cni-taint works unchanged, and so do its changes.
+/// The `ConfigMap` of istio-cni-taint works unchanged, and so do its changes.
 pub const CONFIG_MAP: Scenario = Scenario {
     name: "the_config_map_of_istio_cni_taint_works_unchanged",
     options: || Options::with_nodes(2).with_infra(),

@@ -22,7 +22,7 @@ use crds::{
     UnixSeconds, hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Grant, GrantReason, Ledger, Marks, WaitFor},
+    ledger::{Annotation, Grant, GrantReason, Ledger, Marks, WaitFor},
     names,
     token::{Phase, Token},
 };
@@ -61,6 +61,9 @@ pub struct ManagedNode<'a> {
     pub holders: Result<Holders, String>,
     /// Entry of this resource among the holders.
     pub entry: Option<Entry>,
+    /// The mark of the grant that holds the node, if the flags do not allow it any more. Another one comes with the next grant only: nobody
+    /// would take this one off.
+    pub forbidden_mark: Option<&'a Annotation>,
     /// Pods are exactly as the Deployment says.
     pub settled: bool,
     /// The template at the wanted revision was changed by somebody else.
@@ -136,6 +139,9 @@ fn managed<'a>(
     let entry = holders.as_ref().ok().and_then(|holders| holders.get(uid8)).cloned();
     let ours = |id: u64| id < first_unbelievable(snapshot, ledger);
     let entry = entry.map(|entry| if ours(entry.id) { entry } else { Entry { id: 0, ..entry } });
+    let granted = ledger.grants.get(name).and_then(|grant| grant.marks.node.as_ref());
+    let holds = |mark: &&Annotation| entry.as_ref().is_some_and(|entry| entry.phase == EntryPhase::Detached && entry.key == mark.key);
+    let forbidden_mark = granted.filter(holds).filter(|mark| !snapshot.node_rights.allows_mark(&snapshot.resource.namespace, &mark.key));
     let is_member = member.is_some() || deployment.is_some();
     let chosen = match (node, settings) {
         _ if snapshot.resource.deleting => false,
@@ -158,6 +164,7 @@ fn managed<'a>(
         token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8 && ours(token.id)),
         holders,
         entry,
+        forbidden_mark,
         settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
         drifted: false,
         settings,
@@ -376,7 +383,12 @@ pub fn fits(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops, now: UnixSec
         return Ok(());
     }
     let Some(settings) = managed.settings else { return fits_without_settings(managed, grant) };
-    let (for_update, for_removal) = (settings.update_marks(), managed.removal_marks(settings));
+    let (mut for_update, mut for_removal) = (settings.update_marks(), managed.removal_marks(settings));
+    if let Some(held) = managed.forbidden_mark {
+        for wanted in [&mut for_update.node, &mut for_removal.node].into_iter().flatten() {
+            wanted.clone_from(held);
+        }
+    }
     let outcome = target::fit(&FitView {
         chosen: managed.chosen,
         kind: grant.kind,

@@ -49,7 +49,7 @@ pub fn in_force(gate: &Gate, enforced: bool, before: Option<&Said>, now: UnixSec
         // Nobody has looked at it yet, and it is as it was made: nodes that came meanwhile are new.
         None if gate.generation <= 1 => gate.created,
         // It was edited, and nodes that came since then are new, too.
-        before if before.is_none_or(|said| said.generation < gate.generation) => gate.edited.map_or(now, |at| at.clamp(gate.created, now)),
+        Some(Said { generation, .. }) if *generation < gate.generation => gate.edited.map_or(now, |at| at.clamp(gate.created, now)),
         _ => now,
     };
     Some(InForce { since: Time(Timestamp::from_second(since).unwrap_or_default()), scope })

@@ -460,6 +460,9 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         let ours = snapshot.nodes.iter().filter(|(name, node)| is_chosen(&resource.spec, settings, name, node, true));
         ours.collect::<Vec<_>>()
     });
+    // Who uses no node claims a port and serves it nowhere.
+    let is_used = |uid8: &str| snapshot.nodes.values().any(|node| node.is_used_by(uid8));
+    let we_are_used = LazyCell::new(|| is_used(resource.uid8()));
     for other in others {
         // While its spec is not valid, its last good state keeps running.
         let recorded: Vec<_> =
@@ -471,12 +474,16 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         let shared = settings.ports.iter().filter(|port| claimed.contains(port) || recorded.contains(port));
         let mut ports: Vec<_> = shared.map(|port| served(*port)).collect();
         let they = names::uid8(&other.uid);
+        let they_are_used = LazyCell::new(|| is_used(they));
         // Who serves elsewhere does not serve here.
         let comes_first = |node: &NodeFacts, they_serve: Option<UnixSeconds>, we_serve: Option<UnixSeconds>| {
             let theirs = they_serve.filter(|_| node.is_used_by(they));
             let ours = we_serve.filter(|_| node.is_used_by(resource.uid8()));
-            (theirs.is_none(), theirs, they_serve.is_none(), they_serve, other.created, &other.uid)
-                < (ours.is_none(), ours, we_serve.is_none(), we_serve, resource.created, &resource.uid)
+            if theirs.is_some() || ours.is_some() {
+                return (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid);
+            }
+            let (theirs, ours) = (they_serve.filter(|_| *they_are_used), we_serve.filter(|_| *we_are_used));
+            (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)
         };
         let first_port = |node: &NodeFacts, ports: &[_]| ports.iter().find(|(_, they, we)| comes_first(node, *they, *we)).copied();
         // Anybody may claim our port, and what they choose takes long to find out: it matters only where they come first.

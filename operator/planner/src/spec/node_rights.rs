@@ -48,13 +48,13 @@ impl NodeRights {
     /// A resource of this namespace may have this mark, as it is recorded, written to Nodes. Our own keys say something else.
     pub fn allows_mark(&self, namespace: &str, mark: &str) -> bool {
         let key = key_of_mark(mark);
-        let is_ours = key.split_once('/').is_some_and(|(domain, _)| domain == names::GROUP);
-        !is_ours && self.detach_keys.iter().any(|right| right.allow(namespace, key))
+        !is_ours(key) && self.detach_keys.iter().any(|right| right.allow(namespace, key))
     }
 
     /// Some namespace's resources may write this mark, as it is recorded, to Nodes.
     pub fn names_mark(&self, mark: &str) -> bool {
-        self.detach_keys.iter().any(|right| right.keys.contain(key_of_mark(mark)))
+        let key = key_of_mark(mark);
+        !is_ours(key) && self.detach_keys.iter().any(|right| right.keys.contain(key))
     }
 
     /// A resource of this namespace may put this taint on Nodes.
@@ -71,6 +71,11 @@ impl NodeRights {
     pub fn names_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|right| right.of.keys != KeyPattern::All && right.of.keys.contain(key))
     }
+}
+
+/// The operator alone writes this key.
+fn is_ours(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(domain, _)| domain == names::GROUP)
 }
 
 /// The key of the annotation or label that a mark is.

@@ -69,6 +69,23 @@ fn a_mark_is_removed_after_its_key_becomes_forbidden() {
 }
 
 #[test]
+fn a_mark_goes_although_its_key_was_forbidden_and_replaced() {
+    for (former, newer) in [(0, 2), (1, 3)] {
+        let (mut world, mut operator) = settled(Wish { key: former, ..Wish::new(Marks::Node, 1) }, 3);
+        edit(&mut world, |wish| wish.image = 2);
+        world.run_until(&mut operator, 60, is_marked_anywhere).unwrap();
+        operator.node_rights = Some(NodeRights {
+            detach_keys: vec![KEYS[newer].trim_start_matches(names::LABEL_MARK).parse().unwrap()],
+            ..NodeRights::default()
+        });
+        edit(&mut world, |wish| wish.key = newer);
+        world.run_until(&mut operator, 240, World::is_converged).unwrap();
+        assert!(!is_marked_anywhere(&world), "{former}");
+        assert_eq!((on(&world, 2), &world.audit.violations), (3, &Vec::new()), "{former}");
+    }
+}
+
+#[test]
 fn a_key_forbidden_after_the_grant_is_not_written() {
     for (marks, leaves) in [(Marks::Node, false), (Marks::Node, true), (Marks::Both, false)] {
         let (mut world, mut operator) = settled(Wish::new(marks, 1), 3);

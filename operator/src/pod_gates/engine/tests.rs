@@ -112,7 +112,7 @@ async fn failures_to_list_gates_are_reported_unless_transient() {
 }
 
 #[tokio::test]
-async fn gates_of_nodes_ask_for_replicas_while_gates_of_pods_are_unreadable() {
+async fn gates_of_nodes_ask_for_replicas_beside_unreadable_pod_gates() {
     let (engine, ..) = engine();
     let watched = GateLinks { watched: true, ..GateLinks::default() };
     engine.gates.link([(("web".to_owned(), "edge".to_owned()), watched)].into());
