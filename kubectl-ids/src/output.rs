@@ -180,7 +180,7 @@ fn is_obeyed(character: char) -> bool {
 }
 
 /// Of something that is one cell, or a part of a line: in one line, and as wide as its characters.
-fn in_one_line(text: &str) -> String {
+pub fn in_one_line(text: &str) -> String {
     let shown = |character| match character {
         '\t' => ' ',
         '\n' => REPLACED,
@@ -205,7 +205,7 @@ fn write(text: &str) -> Result<()> {
 
 /// A remark beside the output.
 pub fn remark(text: &str) {
-    eprintln!("note: {}", harmless(text));
+    eprintln!("note: {}", in_one_line(text));
 }
 
 /// Several.

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use planner::spec::{DisruptionMode, resolve};
 use serde::Serialize;
 
-use crate::output::{Style, Tone, age, bar, span, table, tone_of};
+use crate::output::{Style, Tone, age, bar, in_one_line, span, table, tone_of};
 
 /// Characters of the bar of progress.
 const BAR: usize = 20;
@@ -204,14 +204,15 @@ impl StatusView {
         if let Some(blocked) = &self.blocked {
             let since = age(&blocked.since, now).map(|since| format!(" for {since}")).unwrap_or_default();
             let word = style.paint("Blocked", Tone::Waiting);
-            writeln!(text, "{word}    {} by {}{since}: {}", blocked.reason, blocked.object, blocked.message)?;
+            writeln!(text, "{word}    {} by {}{since}: {}", blocked.reason, blocked.object, in_one_line(&blocked.message))?;
         }
         if !self.current {
             writeln!(text, "Note       the operator has not processed the newest spec yet")?;
         }
         for remarkable in &self.conditions {
             let tone = if remarkable.condition.starts_with("Paused") { Tone::Waiting } else { Tone::Bad };
-            writeln!(text, "{}  {}: {}", style.paint(&remarkable.condition, tone), remarkable.reason, remarkable.message)?;
+            let message = in_one_line(&remarkable.message);
+            writeln!(text, "{}  {}: {message}", style.paint(&remarkable.condition, tone), remarkable.reason)?;
         }
         Ok(())
     }
@@ -268,7 +269,7 @@ impl StatusView {
         }
         let idle = before.iter().flat_map(|before| &before.nodes).filter(|row| !self.nodes.iter().any(|other| other.name == row.name));
         lines.extend(idle.map(|row| format!("{}  Idle", row.name)));
-        lines
+        lines.iter().map(|line| in_one_line(line)).collect()
     }
 }
 

@@ -20,7 +20,7 @@ use planner::{
     spec::{ResolvedSpec, node_selection::is_chosen},
 };
 
-use crate::output::{Style, Tone, age, span, tone_of};
+use crate::output::{Style, Tone, age, in_one_line, span, tone_of};
 
 /// What is known of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,17 +231,18 @@ impl NodeExplanation {
         let since = self.since.as_deref().and_then(|since| age(since, now)).map(|since| format!(" for {since}")).unwrap_or_default();
         let (reason, message) = &self.reason;
         let mut text = format!(
-            "{node} of {}/{}  {}{since}\n{reason}: {message}\n",
+            "{node} of {}/{}  {}{since}\n{reason}: {}\n",
             resource.namespace().unwrap_or_default(),
             resource.name_any(),
-            style.paint(&self.phase, tone)
+            style.paint(&self.phase, tone),
+            in_one_line(message)
         );
         if !self.details.is_empty() {
             text.push('\n');
         }
         for (what, about) in &self.details {
             // Writing into a String cannot fail.
-            let _ = writeln!(text, "{what:<11} {about}");
+            let _ = writeln!(text, "{what:<11} {}", in_one_line(about));
         }
         text
     }

@@ -6,7 +6,7 @@ use crds::{
     ledger::{Grant, GrantReason, Ledger, RolloutState},
 };
 use insta::assert_snapshot;
-use kubectl_ids::{output::Style, status_view::StatusView};
+use kubectl_ids::{forecast::Forecast, output::Style, status_view::StatusView, why::NodeExplanation};
 use serde_json::{Value, json};
 
 /// 2026-01-01T00:10:00Z.
@@ -116,4 +116,34 @@ fn output_that_cannot_be_rewritten_gets_a_line_per_change() {
     let (before, after) = (StatusView::of(&rolling()), StatusView::of(&complete()));
     assert_eq!(before.changes(Some(&before)), Vec::<String>::new());
     assert_snapshot!(format!("{}\n--\n{}", before.changes(None).join("\n"), after.changes(Some(&before)).join("\n")));
+}
+
+/// Containers and webhooks write messages, too.
+#[test]
+fn a_message_of_several_lines_adds_no_line() {
+    let hostile = "x\nn9  Idle";
+    let resource = resource(&json!({
+        "conditions": [condition("Degraded", "True", "CrashLoop", hostile)],
+        "blocked": { "reason": "Budget", "object": "IngressDaemonSet/edge", "since": "2026-01-01T00:09:00Z", "message": hostile },
+        "nodeStates": [state("n4", "Unavailable", "2026-01-01T00:05:18Z", "CrashLoop", hostile)],
+    }));
+    let view = StatusView::of(&resource);
+    let why = NodeExplanation {
+        phase: "Unavailable".into(),
+        since: None,
+        reason: ("CrashLoop".into(), hostile.into()),
+        details: vec![("Pod", hostile.into())],
+    };
+    let invalid = Forecast { invalid: vec![hostile.into()], ..Forecast::default() };
+    let remarked = Forecast { remark: Some(("TaintNotAllowed".into(), hostile.into())), ..Forecast::default() };
+    for (text, times) in [
+        (view.render(PIPE, NOW), 3),
+        (view.changes(None).join("\n"), 2),
+        (why.render(&resource, "n4", PIPE, NOW), 2),
+        (invalid.render(PIPE), 1),
+        (remarked.render(PIPE), 1),
+    ] {
+        assert_eq!(text.matches("n9  Idle").count(), times, "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("n9")), "{text}");
+    }
 }

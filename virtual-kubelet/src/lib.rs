@@ -7,10 +7,23 @@
 //! Crates whose types are in this API are here again, in the versions that fit:
 //!
 //! ```
-//! use virtual_kubelet::{jiff, k8s_openapi, node};
+//! use virtual_kubelet::{api, axum, futures, jiff, k8s_openapi, kube, node, rustls, tokio_util};
 //!
 //! let facts = node::MachineFacts { name: "n1".into(), ..node::MachineFacts::default() };
 //! let node: k8s_openapi::api::core::v1::Node = node::new_node(&facts, jiff::Timestamp::now());
+//!
+//! fn renewed_by(client: kube::Client) -> node::NodeControllerOpt {
+//!     node::with_node_lease_client(kube::Api::namespaced(client, "kube-node-lease"))
+//! }
+//!
+//! fn served(
+//!     listener: tokio::net::TcpListener,
+//!     tls: rustls::ServerConfig,
+//!     router: axum::Router,
+//!     stop: tokio_util::sync::CancellationToken,
+//! ) -> futures::future::BoxFuture<'static, ()> {
+//!     Box::pin(api::serve(listener, tls, router, stop))
+//! }
 //! ```
 //!
 //! The feature `v1_36`, on by default, chooses that version of the Kubernetes API in `k8s-openapi`. A program of another version leaves it

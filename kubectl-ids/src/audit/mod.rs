@@ -166,6 +166,8 @@ impl RunningAudit {
                 Some(Event::Watching(kind)) => {
                     unwatched.remove(&kind);
                 }
+                // Before its first list, nothing of it can be judged, and the right may not come back.
+                Some(Event::NotWatching(kind, error)) if listing.contains(&kind) => bail!("cannot list {}: {error}", kind.as_str()),
                 Some(Event::BeganAnew(..) | Event::Heard(..) | Event::Remark(_) | Event::NotWatching(..)) => {}
                 None => bail!("the watches ended"),
             }

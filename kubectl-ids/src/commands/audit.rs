@@ -11,7 +11,7 @@ use crate::{
     audit::{AuditCounts, ResourceViolation, RunningAudit},
     cluster::Cluster,
     failure::listed,
-    output::{Style, Tone, print, remarks, span},
+    output::{Style, Tone, in_one_line, print, remarks, span},
 };
 
 /// As good as never.
@@ -60,12 +60,17 @@ pub async fn audit(cluster: &Cluster, options: &arguments::AuditOptions, style: 
 }
 
 fn report(found: &[ResourceViolation], style: Style) -> Result<usize> {
-    for ResourceViolation { resource, violation } in found {
+    for finding in found {
         let time = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
-        let code = style.paint(violation.property.code(), Tone::Bad);
-        print(&format!("{time}  {code} {resource}  {violation}\n"))?;
+        print(&format!("{time}  {}\n", describe(finding, style)))?;
     }
     Ok(found.len())
+}
+
+/// A violation in one line: what was seen may be in the words of whoever may write the objects.
+fn describe(ResourceViolation { resource, violation }: &ResourceViolation, style: Style) -> String {
+    let code = style.paint(violation.property.code(), Tone::Bad);
+    format!("{code} {resource}  {}", in_one_line(&violation.to_string()))
 }
 
 #[cfg(test)]

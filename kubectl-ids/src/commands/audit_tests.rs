@@ -1,6 +1,7 @@
 //! An audit that does not see everything does not end as one that has found nothing wrong.
 
 use super::*;
+use auditor::{Property, Violation};
 use futures::stream;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
@@ -73,4 +74,11 @@ async fn an_audit_fails_if_a_kind_is_not_watched_throughout() {
         }
     }
     assert_eq!(passed, [Right::Stays]);
+}
+
+#[test]
+fn a_violation_has_one_line_whatever_was_seen() {
+    let violation = Violation { property: Property::Budget, revision: 7, what: "x\nn9  Idle".into() };
+    let line = describe(&ResourceViolation { resource: "edge".into(), violation }, Style::default());
+    assert!(line.contains("n9  Idle") && line.lines().count() == 1, "{line}");
 }

@@ -39,6 +39,9 @@ pub async fn plan(cluster: &Cluster, namespace: Option<&str>, options: &PlanOpti
         }
     };
     say_if_operator_is_down(&cluster, &resource).await;
+    if let Some(why) = why_held(&resource) {
+        remark(&why);
+    }
     let (view, missing) = cluster.observe(Some(&resource)).await?;
     remarks(&missing);
     let mut snapshot = view.snapshot(&resource)?;
@@ -55,6 +58,13 @@ pub async fn plan(cluster: &Cluster, namespace: Option<&str>, options: &PlanOpti
         print(&format!("Assumed    {}; nothing goes wrong\n", pace.describe()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the operator begins none of the updates of a plan, if it cannot list gates: the simulation knows those that the user may list.
+fn why_held(resource: &IngressDaemonSet) -> Option<String> {
+    let mut conditions = resource.status.iter().flat_map(|status| &status.conditions);
+    let valid = conditions.find(|condition| condition.type_ == "Valid" && condition.status == "False")?;
+    (valid.reason == "GatesUnreadable").then(|| format!("the operator does not begin this plan yet: {}", valid.message))
 }
 
 /// The resource as it would be stored: the API server itself fills in and checks.
@@ -111,9 +121,27 @@ async fn try_template(cluster: &Cluster, snapshot: &mut planner::Snapshot) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::edge;
+    use serde_json::json;
 
     #[test]
     fn flux_does_not_take_the_plugin_for_kubectl() {
         assert!(!MANAGER.starts_with("kubectl"), "{MANAGER}");
+    }
+
+    #[test]
+    fn a_plan_says_that_the_operator_cannot_list_gates() {
+        let template = json!({ "spec": { "containers": [{ "name": "nginx", "image": "nginx:1.29" }] } });
+        let spec = json!({ "nodeSelector": { "role": "edge" }, "template": template });
+        let mut snapshot = planner::Snapshot::of(edge(serde_json::from_value(spec).unwrap()), 1_767_225_600);
+        let said = |snapshot: &planner::Snapshot| {
+            let mut resource = IngressDaemonSet::new("edge", snapshot.resource.spec.clone());
+            resource.status = Some(planner::decide(snapshot).status);
+            why_held(&resource)
+        };
+        assert_eq!(said(&snapshot), None);
+        snapshot.gates.unreadable = Some("NodeReadinessGates (forbidden)".into());
+        let remark = said(&snapshot).unwrap_or_default();
+        assert!(remark.contains("until it can read NodeReadinessGates (forbidden)"), "{remark}");
     }
 }

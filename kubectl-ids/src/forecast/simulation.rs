@@ -16,7 +16,7 @@ use planner::{
 };
 
 use super::{pace::Pace, simulated_cluster::SimulatedCluster};
-use crate::output::{Style, Tone, span, table};
+use crate::output::{Style, Tone, in_one_line, span, table};
 
 /// Nodes times passes that are simulated at most: some seconds of work.
 const WORK: usize = 3_000_000;
@@ -313,7 +313,7 @@ impl Forecast {
 
     fn write(&self, text: &mut String, style: Style) -> std::fmt::Result {
         for problem in &self.invalid {
-            writeln!(text, "{}: {problem}", style.paint("not valid", Tone::Bad))?;
+            writeln!(text, "{}: {}", style.paint("not valid", Tone::Bad), in_one_line(problem))?;
         }
         if !self.invalid.is_empty() {
             return writeln!(text, "Running pods keep running; nothing would change.");
@@ -321,7 +321,7 @@ impl Forecast {
         let disrupted = self.turns.iter().filter(|turn| turn.kind.is_some()).count();
         let joining = self.turns.len() - disrupted;
         if let Some((reason, message)) = &self.remark {
-            writeln!(text, "{}: {message}", style.paint(reason, Tone::Waiting))?;
+            writeln!(text, "{}: {}", style.paint(reason, Tone::Waiting), in_one_line(message))?;
         }
         writeln!(text, "Revision   {}", self.revision)?;
         write!(

@@ -33,6 +33,8 @@ pub struct PodRecord {
     pub status: Option<PodStatus>,
     /// Annotations that the provider wants on the pod; others stay.
     pub annotations: Option<BTreeMap<String, String>>,
+    /// Annotations that the provider last handed back as it was given them: it may keep a former pod for ever.
+    pub handed_back: BTreeMap<String, String>,
     /// The provider has begun to end the pod by itself, with this grace in seconds.
     pub evicted: Option<i64>,
     /// The provider will never take the pod as it is here.
@@ -124,16 +126,18 @@ impl PodRecord {
     }
 
     /// Of the annotations that the provider tells, those that it has changed. The others it only hands back, as it was given
-    /// them now, just before or before that: were they taken for its own, nobody else could ever change them again.
-    fn own_annotations(&self, mut told: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    /// them now, just before or before that, or as it has handed them back before: were they taken for its own, nobody else
+    /// could ever change them again.
+    fn own_annotations(&mut self, told: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let given = [&self.server, &self.given, &self.given_before];
         let was_given = |key: &String, value: &String| {
             let annotations = given.into_iter().flatten().filter_map(|pod| pod.metadata.annotations.as_ref());
-            annotations.into_iter().any(|annotations| annotations.get(key) == Some(value))
+            annotations.chain([&self.handed_back]).any(|annotations| annotations.get(key) == Some(value))
         };
         let is_own = |key: &String| self.annotations.as_ref().is_some_and(|own| own.contains_key(key));
-        told.retain(|key, value| is_own(key) || !was_given(key, value));
-        told
+        let (own, handed_back) = told.into_iter().partition::<BTreeMap<_, _>, _>(|(key, value)| is_own(key) || !was_given(key, value));
+        self.handed_back.extend(handed_back);
+        own
     }
 
     /// The provider has taken the pod like this.

@@ -372,13 +372,21 @@ fn an_annotation_reported_back_unchanged_stays_foreign() {
     // What it told before is taken late.
     record.take(told("1", None));
     assert!(record.next(NOW).is_none(), "{:?}", record.annotations);
+    // It takes updates, and tells for ever what it was first given.
+    for value in ["3", "4"] {
+        record.server = Some(with(value));
+        assert!(matches!(record.next(NOW), Some(Operation::Update(_))));
+        record.give(with(value));
+        record.take(told("1", None));
+        assert!(record.next(NOW).is_none(), "{value}: {:?}", record.annotations);
+    }
     // One of its own goes on being its own, also when it was given back and has its former value again.
-    record.take(told("2", Some("1")));
-    let mut shown = Pod::clone(&with("2"));
+    record.take(told("4", Some("1")));
+    let mut shown = Pod::clone(&with("4"));
     shown.metadata.annotations.as_mut().unwrap().insert("own".into(), "1".into());
     (record.server, record.given) = (Some(Arc::new(shown.clone())), Some(Arc::new(shown.clone())));
-    record.take(told("2", Some("2")));
-    record.take(told("2", Some("1")));
+    record.take(told("4", Some("2")));
+    record.take(told("4", Some("1")));
     shown.metadata.annotations.as_mut().unwrap().insert("own".into(), "3".into());
     (record.server, record.given) = (Some(Arc::new(shown.clone())), Some(Arc::new(shown)));
     let Some(Operation::Patch(patch)) = record.next(NOW) else { panic!("no patch") };
