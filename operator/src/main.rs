@@ -23,7 +23,7 @@ use operator::{
     print::print,
     remaining,
     rights::{NoteRefusals, Rights},
-    rollout::{Context, back_off, forget, reconcile},
+    rollout::{self, Context, back_off, forget, reconcile},
     spawn_scoped::spawn_scoped,
     telemetry, uninstall,
     watch::{Named, Observer},
@@ -239,6 +239,7 @@ async fn act(
     };
     tokio::join!(
         keep_certificates,
+        spawn_scoped(rollout::clean_nodes(context.client.clone(), Arc::clone(&context.observer))),
         decide_for_ever(context, resources),
         spawn_scoped(node_gates::Engine::new(node_gates).run(stop.clone())),
         spawn_scoped(pod_gates::Engine::new(pod_gates).run(stop))

@@ -10,9 +10,11 @@ mod health_ports;
 mod memory;
 mod reconcile;
 mod template_check;
+mod vanished;
 
 pub use account::ask_rights;
 pub use act::Actor;
 pub use memory::{Memory, NamedAccount};
 pub use reconcile::{Context, back_off, forget, reconcile};
 pub use template_check::try_template;
+pub use vanished::clean_nodes;

@@ -244,6 +244,15 @@ impl Observer {
         !self.index().unreadable.is_empty()
     }
 
+    /// All resources that there are, by the first 8 characters of their UID; `None` while some watch has not listed, or a resource cannot be
+    /// decoded.
+    pub fn present(&self) -> Option<BTreeSet<String>> {
+        let all_listed = self.missing().is_empty();
+        let index = self.index();
+        let uids = index.resources.values().filter_map(|resource| resource.metadata.uid.as_deref());
+        (all_listed && index.unreadable.is_empty()).then(|| uids.map(|uid| crds::names::uid8(uid).to_owned()).collect())
+    }
+
     /// A Node as the API server answered: newer than what the watch has shown, which will not be taken for news then.
     pub fn learn(&self, node: Node) {
         let node = Cut::of(node, &mut self.specs.lock());

@@ -12,7 +12,15 @@ use crds::{
     node_readiness_gate::GateTaint,
 };
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// How long a resource must be missing until it counts as gone: a watch that lags catches up sooner.
+pub const MISSING_FOR: Duration = Duration::from_mins(5);
+/// Resources of which one patch removes what they left on a Node: each label takes two operations, of which the API server takes 10,000.
+const PER_PATCH: usize = 1_000;
 
 /// What may be an operator's. A kubelet may annotate its own Node, and may change neither its taints nor many of its labels: what an
 /// annotation says of those is no reason to take them away.
@@ -66,12 +74,56 @@ pub fn leftovers(node: &NodeFacts, present: &BTreeSet<String>, known: &GatesAndR
     found
 }
 
+/// The same of resources alone, and only of these that are `gone`. Others may be missing, too, and keep what is theirs.
+pub fn of_gone(node: &NodeFacts, gone: &BTreeSet<String>, known: &GatesAndResources) -> Leftovers {
+    let all: BTreeSet<_> = resources_on(node).collect();
+    let going: BTreeSet<_> = all.intersection(gone).take(PER_PATCH).cloned().collect();
+    let (mut found, mut changes) = (Leftovers::default(), NodeChanges::default());
+    of_resources(node, &(&all - &going), known, &mut found, &mut changes);
+    found.patch = patch(node, &changes);
+    found
+}
+
+/// Resources that are not `present` and have a label or an entry on a Node, each with the time since which it has been missing: that
+/// of `before`, or `now`, by a clock that never goes back.
+pub fn missing<'n>(
+    nodes: impl IntoIterator<Item = &'n NodeFacts>,
+    present: &BTreeSet<String>,
+    before: &BTreeMap<String, Duration>,
+    now: Duration,
+) -> BTreeMap<String, Duration> {
+    let absent = nodes.into_iter().flat_map(resources_on).filter(|uid8| !present.contains(uid8));
+    let with_time = |uid8: String| {
+        let since = before.get(&uid8).copied().unwrap_or(now);
+        (uid8, since)
+    };
+    absent.map(with_time).collect()
+}
+
+/// Those of the missing resources that count as gone.
+pub fn gone(missing: &BTreeMap<String, Duration>, now: Duration) -> BTreeSet<String> {
+    missing.iter().filter(|(_, since)| now.saturating_sub(**since) >= MISSING_FOR).map(|(uid8, _)| uid8.clone()).collect()
+}
+
+/// Whose label or entry a Node has, by the first 8 characters of the UID. Of an annotation that nobody can read there is no entry.
+fn resources_on(node: &NodeFacts) -> impl Iterator<Item = String> {
+    members(node).map(|(_, uid8)| uid8.to_owned()).chain(entries(node).unwrap_or_default().into_keys())
+}
+
+/// Keys of labels that say that a resource uses the Node, and which one.
+fn members(node: &NodeFacts) -> impl Iterator<Item = (&str, &str)> {
+    node.labels.entries().filter_map(|(key, _)| Some((key, key.strip_prefix(names::MEMBER_LABEL_PREFIX)?)))
+}
+
+fn entries(node: &NodeFacts) -> Option<holders::Holders> {
+    holders::parse(node.annotations.get(names::HOLDERS_ANNOTATION).map(String::as_str)).ok()
+}
+
 fn of_resources(node: &NodeFacts, present: &BTreeSet<String>, known: &GatesAndResources, found: &mut Leftovers, changes: &mut NodeChanges) {
-    let members = node.labels.entries().filter_map(|(key, _)| Some((key, key.strip_prefix(names::MEMBER_LABEL_PREFIX)?)));
-    found.labels.extend(members.filter(|(_, uid8)| !present.contains(*uid8)).map(|(key, _)| key.to_owned()));
+    found.labels.extend(members(node).filter(|(_, uid8)| !present.contains(*uid8)).map(|(key, _)| key.to_owned()));
     changes.labels = found.labels.iter().map(|key| (key.clone(), None)).collect();
     // An annotation that nobody can read may be somebody's.
-    let Ok(all) = holders::parse(node.annotations.get(names::HOLDERS_ANNOTATION).map(String::as_str)) else { return };
+    let Some(all) = entries(node) else { return };
     let holds = |entry: &&holders::Entry| entry.phase == EntryPhase::Detached;
     let is_unknown = |entry: &holders::Entry| holds(&entry) && node.mark(&entry.key) == Some(&entry.value) && !known.may_hold(entry);
     let (stay, gone): (holders::Holders, holders::Holders) =

@@ -8,14 +8,17 @@ use crds::{
 use planner::{
     node_gates::{
         World,
-        leftovers::{GatesAndResources, Leftovers, leftovers},
+        leftovers::{GatesAndResources, Leftovers, MISSING_FOR, gone, leftovers, missing, of_gone},
         legacy, preset,
         record::annotation_key,
     },
     spec::node_rights::NodeRights,
 };
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Where every mark may be a resource's.
 fn left(node: &Value, present: &BTreeSet<String>) -> Leftovers {
@@ -96,6 +99,63 @@ fn resources_that_are_there_keep_their_labels_and_their_marks() {
     assert!(holders.contains("aaaaaaaa") && !holders.contains("bbbbbbbb"), "{holders}");
     assert!(held["metadata"]["labels"].get(names::member_label("aaaaaaaa")).is_some());
     assert!(held["metadata"]["labels"].get(names::member_label("bbbbbbbb")).is_none());
+}
+
+fn set(uid8s: &[&str]) -> BTreeSet<String> {
+    uid8s.iter().map(|uid8| (*uid8).to_owned()).collect()
+}
+
+#[test]
+fn a_running_operator_removes_only_what_gone_resources_left() {
+    let known = GatesAndResources { world: World { rights: NodeRights::all(), ..World::default() }, ..GatesAndResources::default() };
+    let (mut held, _) = after(&world(startup(), &[]), &held_by_resources());
+    let (tainted, recorded) = (taints(&held), held["metadata"]["annotations"].as_object().unwrap().len());
+    assert_eq!(of_gone(&facts(&held), &BTreeSet::new(), &known).patch, None);
+    assert_eq!(of_gone(&facts(&held), &set(&["dddddddd"]), &known).patch, None);
+    let found = of_gone(&facts(&held), &set(&["bbbbbbbb", "cccccccc", "dddddddd"]), &known);
+    apply(&mut held, &found.patch.unwrap()).unwrap();
+    let labels: Vec<_> = texts(&held["metadata"]["labels"]).into_keys().collect();
+    assert_eq!(labels, [names::member_label("aaaaaaaa"), "mine".to_owned()]);
+    let annotations = &held["metadata"]["annotations"];
+    let holders = annotations[names::HOLDERS_ANNOTATION].as_str().unwrap();
+    assert!(holders.contains("aaaaaaaa") && !holders.contains("bbbbbbbb") && !holders.contains("cccccccc"), "{holders}");
+    assert_eq!((&annotations["detached"], &annotations["out"]), (&json!(""), &json!("before")));
+    assert_eq!((taints(&held), annotations.as_object().unwrap().len()), (tainted, recorded), "what gates put there stays");
+}
+
+#[test]
+fn one_patch_removes_labels_of_at_most_a_thousand_resources() {
+    let mut held = node("n1");
+    let all: BTreeSet<_> = (0..1_500).map(|index| format!("{index:08x}")).collect();
+    held["metadata"]["labels"] = all.iter().map(|uid8| (names::member_label(uid8), Value::from("serving"))).collect();
+    for left in [500, 0] {
+        let patch = of_gone(&facts(&held), &all, &GatesAndResources::default()).patch.unwrap();
+        assert!(patch.as_array().unwrap().len() < 2_100, "the API server takes 10,000 operations");
+        apply(&mut held, &patch).unwrap();
+        assert_eq!(texts(&held["metadata"]["labels"]).len(), left);
+    }
+}
+
+#[test]
+fn a_resource_is_gone_after_it_was_missing_five_minutes() {
+    let nodes = [facts(&held_by_resources()), facts(&node("n2"))];
+    let look = |present: &[&str], before: &BTreeMap<String, Duration>, now: u64| {
+        let now = Duration::from_secs(now);
+        let missing = missing(&nodes, &set(present), before, now);
+        let gone = gone(&missing, now);
+        (missing, gone)
+    };
+    let five_minutes = MISSING_FOR.as_secs();
+    let (first, none) = look(&["aaaaaaaa", "bbbbbbbb"], &BTreeMap::new(), 100);
+    assert_eq!((&first, none), (&BTreeMap::from([("cccccccc".to_owned(), Duration::from_secs(100))]), BTreeSet::new()));
+    let (second, none) = look(&["aaaaaaaa"], &first, 99 + five_minutes);
+    assert_eq!((second.len(), none), (2, BTreeSet::new()));
+    let (third, gone) = look(&["aaaaaaaa"], &second, 100 + five_minutes);
+    assert_eq!(gone, set(&["cccccccc"]));
+    // The time of one that was seen again starts again.
+    let (seen, gone) = look(&["aaaaaaaa", "bbbbbbbb"], &third, 101 + five_minutes);
+    assert_eq!((seen.len(), gone), (1, set(&["cccccccc"])));
+    assert_eq!(look(&["aaaaaaaa"], &seen, 100 + 3 * five_minutes).1, set(&["cccccccc"]));
 }
 
 #[test]
