@@ -25,7 +25,7 @@ pub struct GateLinks {
     pub conditions: Vec<String>,
     /// Conditions that gates of pods of the namespace keep; nothing while not all of these gates could be read.
     pub kept: Option<BTreeSet<String>>,
-    /// Which kinds of gates cannot be read, and why, when one cannot: nothing is known of these gates then.
+    /// Which kinds of gates cannot be read, and why, when one cannot: the operator knows none of these gates then.
     pub unreadable: Option<String>,
 }
 

@@ -13,9 +13,9 @@ use planner::node_gates::leftovers::MISSING_FOR;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// A resource that is there all the time.
+/// A resource that exists all the time.
 const STAYS: &str = "57a75000-0000-4000-8000-000000000000";
-/// One that is not there.
+/// One that nobody has any more.
 const GONE: &str = "60e00000-0000-4000-8000-000000000000";
 const MARK: &str = "node-detacher.variant.run/detached";
 
