@@ -41,7 +41,7 @@ pub struct Ledger {
 pub struct ServedPort {
     /// Number of the port.
     pub port: u16,
-    /// Since when the valid spec has had this port, Unix seconds.
+    /// Since when the valid spec has had this port and the resource has used a node, Unix seconds. 0 before the first node.
     pub since: UnixSeconds,
 }
 
@@ -250,6 +250,11 @@ pub struct Grant {
     /// Marks that take the node out of the load balancer.
     #[serde(default)]
     pub marks: Marks,
+    /// Keys of Node marks that the grant had before its target changed. The operator takes off a mark with such a key, even if its flags
+    /// do not allow the key any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub former_node_keys: Vec<String>,
     /// Topology domain in which the grant uses a slot. Absent without domains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,

@@ -12,9 +12,12 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{ListParams, PatchParams},
 };
-use planner::node_gates::{
-    World,
-    leftovers::{GatesAndResources, Leftovers, gone, missing, of_gone},
+use planner::{
+    node_gates::{
+        World,
+        leftovers::{GatesAndResources, Leftovers, MISSING_FOR, gone, missing, of_gone},
+    },
+    spec::node_rights::KeyPattern,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,15 +52,20 @@ struct VanishedResources {
     began: Instant,
     /// Those that Nodes name and that are missing, and how long after the beginning each was missed first.
     missing: BTreeMap<String, Duration>,
-    /// Those that count as gone and that a list did not have, either: no UID comes back.
+    /// Those that count as gone and that a list did not have, either.
     confirmed: BTreeSet<String>,
+    /// When that was: after so long they are listed again, for a database may be restored to an earlier state.
+    confirmed_at: Duration,
     /// The last Node that was written to. Those after it come first, so that some that refuse the patch hold up no other.
     last: String,
 }
 
 impl VanishedResources {
     fn new(client: Client, observer: Arc<Observer>) -> Self {
-        let world = World { rights: observer.node_rights().clone(), ..World::default() };
+        let mut rights = observer.node_rights().clone();
+        // A kubelet may forge an entry on its own Node. Of a right to every key, only the keys of live resources are believed.
+        rights.detach_keys.retain(|right| right.keys != KeyPattern::All);
+        let world = World { rights, ..World::default() };
         Self {
             client,
             observer,
@@ -65,6 +73,7 @@ impl VanishedResources {
             began: Instant::now(),
             missing: BTreeMap::new(),
             confirmed: BTreeSet::new(),
+            confirmed_at: Duration::ZERO,
             last: String::new(),
         }
     }
@@ -100,7 +109,8 @@ impl VanishedResources {
     /// Lists resources if some of these have not been confirmed: a watch that fails for long shows no new resource, to which another
     /// replica may have given nodes meanwhile.
     async fn confirm(&mut self, mut gone: BTreeSet<String>) -> kube::Result<()> {
-        if !gone.is_subset(&self.confirmed) {
+        let now = self.began.elapsed();
+        if !gone.is_subset(&self.confirmed) || !gone.is_empty() && now.saturating_sub(self.confirmed_at) >= MISSING_FOR {
             let take = |resource: Named| {
                 let uid = resource.uid().unwrap_or_default();
                 gone.remove(names::uid8(&uid));
@@ -108,6 +118,7 @@ impl VanishedResources {
                 self.missing.remove(names::uid8(&uid));
             };
             pages::pages(&Api::all(self.client.clone()), ListParams::default(), SMALL_PAGE, take).await?;
+            self.confirmed_at = now;
         }
         self.confirmed = gone;
         Ok(())

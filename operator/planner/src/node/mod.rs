@@ -22,7 +22,7 @@ use crds::{
     UnixSeconds, hash,
     holders::{Entry, EntryPhase, Holders},
     ingress_daemon_set::OnDetachTimeout,
-    ledger::{Annotation, Grant, GrantReason, Ledger, Marks, WaitFor},
+    ledger::{Grant, GrantReason, Ledger, Marks, WaitFor},
     names,
     token::{Phase, Token},
 };
@@ -61,9 +61,6 @@ pub struct ManagedNode<'a> {
     pub holders: Result<Holders, String>,
     /// Entry of this resource among the holders.
     pub entry: Option<Entry>,
-    /// The mark of the grant that holds the node, if the flags do not allow it any more. Another one comes with the next grant only: nobody
-    /// would take this one off.
-    pub forbidden_mark: Option<&'a Annotation>,
     /// Pods are exactly as the Deployment says.
     pub settled: bool,
     /// The template at the wanted revision was changed by somebody else.
@@ -101,11 +98,15 @@ fn first_unbelievable(snapshot: &Snapshot, ledger: &Ledger) -> u64 {
     now.max(ledger.next_id).saturating_add(DAY).min(ID_LIMIT / 2)
 }
 
+/// Keys that a grant remembers.
+const FORMER_KEYS: usize = 8;
+
 /// The resource may hold the node by the entry's key: the operator's flags allow it, or it was granted. A kubelet may annotate its own Node,
 /// and would otherwise have labels changed that it must not change itself.
 fn may_hold(snapshot: &Snapshot, grant: Option<&Grant>, entry: &Entry) -> bool {
-    let granted = grant.and_then(|grant| grant.marks.node.as_ref()).is_some_and(|mark| mark.key == entry.key);
-    granted || snapshot.node_rights.allows_mark(&snapshot.resource.namespace, &entry.key)
+    let has =
+        |grant: &Grant| grant.marks.node.as_ref().is_some_and(|mark| mark.key == entry.key) || grant.former_node_keys.contains(&entry.key);
+    grant.is_some_and(has) || snapshot.node_rights.allows_mark(&snapshot.resource.namespace, &entry.key)
 }
 
 /// All nodes that concern the resource, by name, before the rollout says what each is to run.
@@ -139,9 +140,6 @@ fn managed<'a>(
     let entry = holders.as_ref().ok().and_then(|holders| holders.get(uid8)).cloned();
     let ours = |id: u64| id < first_unbelievable(snapshot, ledger);
     let entry = entry.map(|entry| if ours(entry.id) { entry } else { Entry { id: 0, ..entry } });
-    let granted = ledger.grants.get(name).and_then(|grant| grant.marks.node.as_ref());
-    let holds = |mark: &&Annotation| entry.as_ref().is_some_and(|entry| entry.phase == EntryPhase::Detached && entry.key == mark.key);
-    let forbidden_mark = granted.filter(holds).filter(|mark| !snapshot.node_rights.allows_mark(&snapshot.resource.namespace, &mark.key));
     let is_member = member.is_some() || deployment.is_some();
     let chosen = match (node, settings) {
         _ if snapshot.resource.deleting => false,
@@ -164,7 +162,6 @@ fn managed<'a>(
         token: deployment.and_then(DeploymentFacts::readable_token).filter(|token| token.uid8 == uid8 && ours(token.id)),
         holders,
         entry,
-        forbidden_mark,
         settled: deployment.is_some_and(|deployment| is_settled(deployment, pods)),
         drifted: false,
         settings,
@@ -383,12 +380,7 @@ pub fn fits(managed: &ManagedNode<'_>, grant: &Grant, stops: Stops, now: UnixSec
         return Ok(());
     }
     let Some(settings) = managed.settings else { return fits_without_settings(managed, grant) };
-    let (mut for_update, mut for_removal) = (settings.update_marks(), managed.removal_marks(settings));
-    if let Some(held) = managed.forbidden_mark {
-        for wanted in [&mut for_update.node, &mut for_removal.node].into_iter().flatten() {
-            wanted.clone_from(held);
-        }
-    }
+    let (for_update, for_removal) = (settings.update_marks(), managed.removal_marks(settings));
     let outcome = target::fit(&FitView {
         chosen: managed.chosen,
         kind: grant.kind,
@@ -463,16 +455,19 @@ fn fits_without_settings(managed: &ManagedNode<'_>, grant: &Grant) -> Result<(),
 fn replace(managed: &ManagedNode<'_>, grant: &Grant, kind: GrantReason, revision: String, wanted: &Marks) -> Grant {
     let mut keys = grant.marks.deployment_keys.clone();
     keys.extend(wanted.deployment_keys.iter().filter(|key| !grant.marks.deployment_keys.contains(key)).cloned());
+    let node = wanted.node.clone().or_else(|| grant.marks.node.clone());
+    let former = grant.marks.node.as_ref().filter(|former| node.as_ref().is_some_and(|mark| mark.key != former.key));
+    let mut former_node_keys = grant.former_node_keys.clone();
+    former_node_keys.extend(former.map(|mark| mark.key.clone()).filter(|key| !grant.former_node_keys.contains(key)));
+    // The entry has one key; a person changes it some times at most while a node is out.
+    former_node_keys.drain(..former_node_keys.len().saturating_sub(FORMER_KEYS));
     Grant {
         id: grant.id,
         node_uid: managed.node.map(|node| node.uid.clone()).unwrap_or_default(),
         kind,
         revision,
-        marks: Marks {
-            deployment: grant.marks.deployment || wanted.deployment,
-            deployment_keys: keys,
-            node: wanted.node.clone().or_else(|| grant.marks.node.clone()),
-        },
+        marks: Marks { deployment: grant.marks.deployment || wanted.deployment, deployment_keys: keys, node },
+        former_node_keys,
         domain: grant.domain.clone(),
         granted_at: grant.granted_at,
         refused: None,

@@ -397,7 +397,8 @@ fn toleration(given: &Toleration) -> Value {
     })
 }
 
-/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. Health checkers
+/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. 0 before the
+/// resource has used a node. Health checkers
 /// that are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
 fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: UnixSeconds, port: u16) -> Option<UnixSeconds> {
     let ledger = status.and_then(|status| status.rollout.as_ref());
@@ -413,7 +414,12 @@ fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<UnixSeconds> {
 
 /// What is recorded of the ports of a valid spec.
 pub fn served_ports(snapshot: &Snapshot, settings: &ResolvedSpec) -> Vec<ServedPort> {
-    let since = |port: u16| we_serve_since(snapshot, port).unwrap_or(snapshot.now);
+    let is_used = LazyCell::new(|| snapshot.nodes.values().any(|node| node.is_used_by(snapshot.resource.uid8())));
+    let since = |port: u16| match we_serve_since(snapshot, port) {
+        Some(since) if since > 0 => since,
+        _ if *is_used => snapshot.now,
+        _ => 0,
+    };
     settings.ports.iter().map(|port| ServedPort { port: *port, since: since(*port) }).collect()
 }
 
@@ -460,9 +466,6 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         let ours = snapshot.nodes.iter().filter(|(name, node)| is_chosen(&resource.spec, settings, name, node, true));
         ours.collect::<Vec<_>>()
     });
-    // Who uses no node claims a port and serves it nowhere.
-    let is_used = |uid8: &str| snapshot.nodes.values().any(|node| node.is_used_by(uid8));
-    let we_are_used = LazyCell::new(|| is_used(resource.uid8()));
     for other in others {
         // While its spec is not valid, its last good state keeps running.
         let recorded: Vec<_> =
@@ -470,20 +473,19 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         let claimed = health_ports(&other.resource.spec).unwrap_or_default();
         // Each with since when they and we serve it anywhere.
         let (status, generation) = (other.resource.status.as_ref(), other.resource.metadata.generation.unwrap_or(0));
-        let served = |port: u16| (port, served_since(status, generation, other.created, port), we_serve_since(snapshot, port));
+        // A port that was only claimed so far is served by nobody.
+        let begun = |since: Option<UnixSeconds>| since.filter(|since| *since > 0);
+        let served =
+            |port: u16| (port, begun(served_since(status, generation, other.created, port)), begun(we_serve_since(snapshot, port)));
         let shared = settings.ports.iter().filter(|port| claimed.contains(port) || recorded.contains(port));
         let mut ports: Vec<_> = shared.map(|port| served(*port)).collect();
         let they = names::uid8(&other.uid);
-        let they_are_used = LazyCell::new(|| is_used(they));
         // Who serves elsewhere does not serve here.
         let comes_first = |node: &NodeFacts, they_serve: Option<UnixSeconds>, we_serve: Option<UnixSeconds>| {
             let theirs = they_serve.filter(|_| node.is_used_by(they));
             let ours = we_serve.filter(|_| node.is_used_by(resource.uid8()));
-            if theirs.is_some() || ours.is_some() {
-                return (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid);
-            }
-            let (theirs, ours) = (they_serve.filter(|_| *they_are_used), we_serve.filter(|_| *we_are_used));
-            (theirs.is_none(), theirs, other.created, &other.uid) < (ours.is_none(), ours, resource.created, &resource.uid)
+            (theirs.is_none(), theirs, they_serve.is_none(), they_serve, other.created, &other.uid)
+                < (ours.is_none(), ours, we_serve.is_none(), we_serve, resource.created, &resource.uid)
         };
         let first_port = |node: &NodeFacts, ports: &[_]| ports.iter().find(|(_, they, we)| comes_first(node, *they, *we)).copied();
         // Anybody may claim our port, and what they choose takes long to find out: it matters only where they come first.

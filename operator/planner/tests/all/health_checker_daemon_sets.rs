@@ -16,10 +16,7 @@ use planner::{
     spec::node_rights::NodeRights,
 };
 use serde_json::{Value, json};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 use world::{
     World,
     cluster::UID8,
@@ -438,21 +435,20 @@ fn health_ports_belong_to_the_serving_or_older_resource() {
         assert!(is_valid || reason == "HealthCheckPortConflict" && names_nobody, "{index}: {reason} {message}");
     }
     // Where neither serves it, who has served it elsewhere for longer has it: a claim of an older resource that comes later takes no new node.
-    for (served, used, wanted) in
-        [(&[][..], true, true), (&[(PORT, 6)], true, true), (&[(PORT, 4)], true, false), (&[(PORT, 4)], false, true)]
-    {
+    for (served, wanted) in [(&[][..], true), (&[(PORT, 6)], true), (&[(PORT, 4)], false), (&[(PORT, 0)], true)] {
         let mut snapshot = Snapshot { others: vec![other(older, former, served)], ..snapshot.clone() };
         uses(&mut snapshot, UID8, false);
         uses(&mut snapshot, "ffffffff", false);
-        // Nobody chooses this one, and whoever uses it is there.
-        let mut elsewhere = NodeFacts::clone(snapshot.nodes.values().next().unwrap());
-        elsewhere.labels = BTreeMap::from([(member_label(UID8), String::new())]).into();
-        if used {
-            elsewhere.labels.insert(member_label("ffffffff"), String::new());
-        }
-        Arc::make_mut(&mut snapshot.nodes).insert("elsewhere".into(), Arc::new(elsewhere));
         snapshot.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().served_ports = vec![ServedPort { port: PORT, since: 5 }];
-        assert_eq!(valid(&snapshot).0, wanted, "{served:?} {used}");
+        assert_eq!(valid(&snapshot).0, wanted, "{served:?}");
+    }
+    // A port is served from the first node on.
+    for (recorded, used, since) in [(None, false, 0), (Some(0), false, 0), (Some(0), true, snapshot.now), (Some(5), false, 5)] {
+        let mut snapshot = snapshot.clone();
+        uses(&mut snapshot, UID8, used);
+        snapshot.resource.status.as_mut().unwrap().rollout.as_mut().unwrap().served_ports =
+            recorded.map(|since| ServedPort { port: PORT, since }).into_iter().collect();
+        assert_eq!(decide(&snapshot).status.rollout.unwrap().served_ports, [ServedPort { port: PORT, since }], "{recorded:?} {used}");
     }
     // An older one that serves the port elsewhere, and asks for this node, too, does not serve it here.
     let mut snapshot = Snapshot { others: vec![other(older, generation, &[(PORT, 5)])], ..snapshot.clone() };

@@ -9,7 +9,6 @@ use crate::{
 };
 use clap::Parser as _;
 use parking_lot::Mutex;
-use planner::node_gates::leftovers::MISSING_FOR;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
