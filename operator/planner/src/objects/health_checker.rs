@@ -6,7 +6,7 @@ use crate::{
     objects::render,
     plan::{Action, Plan, Supporting},
     snapshot::{REFUSED_AGAIN, Snapshot},
-    spec::{ResolvedSpec, SpecProblem, health_ports, node_selection::is_chosen, ready_policy_flag, resolve},
+    spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
 use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
 use k8s_openapi::{
@@ -470,7 +470,7 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         // While its spec is not valid, its last good state keeps running.
         let recorded: Vec<_> =
             other.resource.ledger().into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port).collect();
-        let claimed = health_ports(&other.resource.spec).unwrap_or_default();
+        let claimed: Vec<_> = other.resource.spec.health_ports().collect();
         // Each with since when they and we serve it anywhere.
         let (status, generation) = (other.resource.status.as_ref(), other.resource.metadata.generation.unwrap_or(0));
         // A port that was only claimed so far is served by nobody.

@@ -465,7 +465,7 @@ pub(crate) fn pods_per_node(spec: &IngressDaemonSetSpec) -> Result<i32, SpecProb
     }
 }
 
-pub(crate) fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, SpecProblem> {
+fn health_ports(spec: &IngressDaemonSetSpec) -> Result<Vec<u16>, SpecProblem> {
     let mut ports = spec.health_check_node_ports.clone();
     let mut given = "healthCheckNodePorts";
     for (name, port) in [("healthCheckNodePort", spec.health_check_node_port), ("healthCheckPort", spec.health_check_port)] {
