@@ -21,8 +21,8 @@ use std::{
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
-/// For how long a right that was refused counts as missing: what needs it is tried again within that time.
-const COUNTS_FOR: Duration = Duration::from_mins(10);
+/// For how long a right that was refused counts as missing: what needs it is tried again within that time, the last pause being ten minutes.
+const COUNTS_FOR: Duration = Duration::from_mins(11);
 
 /// A right, as a rule of a role names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_request_is_counted_and_reported_for_ten_minutes() {
+    async fn a_refused_request_is_counted_and_reported_for_minutes() {
         let mut registry = Registry::default();
         let rights = Rights::registered(&mut registry);
         let message = "nodes is forbidden: User \"u\" cannot get resource \"nodes\" in API group \"\" at the cluster scope";

@@ -33,10 +33,19 @@ pub struct Plan {
     pub clocks: Clocks,
     /// What this process has seen so far: for the next decision.
     pub sights: Sights,
-    /// Why health checkers that are to be written are refused.
-    pub checkers_refused: Option<String>,
+    /// That the API server refuses something that health checkers need and that is to be written.
+    pub checkers_refused: Option<CheckersRefused>,
     /// Replicas by node, where a readiness gate asks for them and they can be judged.
     pub replicas: Option<BTreeMap<String, ReplicaHealth>>,
+}
+
+/// What the API server refuses of what health checkers need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckersRefused {
+    /// The object, and what the API server said.
+    pub message: String,
+    /// Health checkers are to change, and cannot.
+    pub holds_up: bool,
 }
 
 /// Health ports of a node that the operator has to ask.

@@ -77,8 +77,8 @@ pub struct Snapshot {
     pub refusals: BTreeMap<NodeObject, BTreeMap<String, String>>,
     /// What the API server said when it refused the template as such.
     pub template_refusal: Option<String>,
-    /// What the API server said when it refused a `DaemonSet` of health checkers last.
-    pub checkers_refusal: Option<CheckersRefusal>,
+    /// What the API server has refused of what health checkers need, and has not taken since, by the object's key.
+    pub checkers_refusals: BTreeMap<String, CheckersRefusal>,
     /// Generation of each Deployment, by UID, that this process's last full write gave it: while it stands, nobody else
     /// has changed the spec, whatever the API server made of it.
     pub written_generations: BTreeMap<String, i64>,
@@ -91,13 +91,13 @@ pub struct Snapshot {
 /// Seconds after which it is looked again whether what was refused may be tried again.
 pub(crate) const REFUSED_AGAIN: i64 = 5;
 
-/// That the API server refused a `DaemonSet` of health checkers of this spec, and has taken none since.
+/// That the API server refused an object that the health checkers of this spec need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckersRefusal {
-    /// What it said.
+    /// The object, and what the API server said.
     pub message: String,
-    /// They are not to be tried again yet.
-    pub waits: bool,
+    /// Seconds for which it is not to be tried again.
+    pub waits: i64,
 }
 
 /// Answer of a health port.
@@ -143,7 +143,7 @@ impl Snapshot {
             asserted: BTreeSet::new(),
             refusals: BTreeMap::new(),
             template_refusal: None,
-            checkers_refusal: None,
+            checkers_refusals: BTreeMap::new(),
             written_generations: BTreeMap::new(),
             gates: GateLinks::default(),
             node_readiness: None,

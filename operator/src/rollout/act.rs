@@ -14,6 +14,11 @@ pub(super) fn is_checker(action: &Action) -> bool {
     matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. })
 }
 
+/// What is written that health checkers need: they themselves, or the key and the rights without which they are not written.
+pub(super) fn needed_by_checkers(action: &Action) -> Option<&Supporting> {
+    if let Action::Apply { object, .. } = action { Some(object) } else { None }
+}
+
 /// Carries out actions on behalf of one resource.
 pub struct Actor<'a> {
     /// API client without retries of its own.
@@ -68,7 +73,8 @@ impl Actor<'_> {
                         return Err(Error::Known);
                     }
                     (Error::Invalid(message) | Error::Forbidden(message), None)
-                        if is_checker(action) && !memory.refuse_checkers(message, self.snapshot.resource.generation) =>
+                        if needed_by_checkers(action)
+                            .is_some_and(|object| !memory.refuse_checkers(object, message, self.snapshot.resource.generation)) =>
                     {
                         return Err(Error::Known);
                     }
@@ -89,9 +95,11 @@ impl Actor<'_> {
                 }
                 memory.status_written = Some(std::time::Instant::now());
             }
-            Action::Apply { object: Supporting::DaemonSet(_), .. } => memory.accept_checkers(),
             Action::Apply { object, body } => {
-                memory.assert(health_checker::assertion(object, body));
+                memory.accept_checkers(object);
+                if !is_checker(action) {
+                    memory.assert(health_checker::assertion(object, body));
+                }
             }
             Action::Delete { object: object @ Supporting::ClusterRoleBinding(_), .. } => {
                 memory.assert_deleted(health_checker::assertion(object, &Value::Null));

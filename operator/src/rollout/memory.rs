@@ -8,6 +8,7 @@ use crds::{UnixSeconds, status::NodePhase};
 use planner::{
     Snapshot,
     memory::{Clocks, Sights},
+    plan::Supporting,
     reason::NodeObject,
     snapshot::CheckersRefusal,
 };
@@ -93,8 +94,8 @@ pub struct Memory {
     refusals: BTreeMap<(NodeObject, String), Refusal>,
     /// That the API server refuses the template.
     template_refusal: Option<Refusal>,
-    /// That the API server refuses a `DaemonSet` of health checkers.
-    checkers_refusal: Option<Refusal>,
+    /// What the API server refuses of what health checkers need, by the object's key.
+    checkers_refusals: BTreeMap<String, Refusal>,
     /// Generations that our last full writes gave Deployments.
     pub written_generations: BTreeMap<String, i64>,
     /// When the status was last written.
@@ -147,9 +148,7 @@ impl Memory {
         snapshot.known_for = self.began.map_or(0, |began| i64::try_from(began.elapsed().as_secs()).unwrap_or(i64::MAX));
         snapshot.refusals = self.active_refusals(snapshot.resource.generation);
         snapshot.template_refusal = self.template_refusal(snapshot.resource.generation).map(str::to_owned);
-        let refused = self.checkers_refusal.as_ref().filter(|refusal| refusal.generation == snapshot.resource.generation);
-        snapshot.checkers_refusal = refused
-            .map(|refusal| CheckersRefusal { message: refusal.message.clone(), waits: refusal.is_active(snapshot.resource.generation) });
+        snapshot.checkers_refusals = self.checkers_refusals(snapshot.resource.generation);
         snapshot.written_generations.clone_from(&self.written_generations);
     }
 
@@ -163,17 +162,29 @@ impl Memory {
         news
     }
 
-    /// The API server refused a `DaemonSet` of health checkers; `true` when that is news.
-    pub fn refuse_checkers(&mut self, message: &str, generation: i64) -> bool {
-        let before = self.checkers_refusal.take().filter(|refusal| refusal.generation == generation);
+    /// The API server refused an object that health checkers need; `true` when that is news.
+    pub fn refuse_checkers(&mut self, object: &Supporting, message: &str, generation: i64) -> bool {
+        self.checkers_refusals.retain(|_, refusal| refusal.generation == generation);
+        let before = self.checkers_refusals.remove(&object.key());
         let news = before.as_ref().is_none_or(|refusal| refusal.message != message);
-        self.checkers_refusal = Some(Refusal::after(before, message, generation));
+        self.checkers_refusals.insert(object.key(), Refusal::after(before, message, generation));
         news
     }
 
-    /// The API server took such a `DaemonSet`.
-    pub fn accept_checkers(&mut self) {
-        self.checkers_refusal = None;
+    /// The API server took such an object.
+    pub fn accept_checkers(&mut self, object: &Supporting) {
+        self.checkers_refusals.remove(&object.key());
+    }
+
+    /// Those that it refuses to this generation.
+    fn checkers_refusals(&self, generation: i64) -> BTreeMap<String, CheckersRefusal> {
+        let refused = self.checkers_refusals.iter().filter(|(_, refusal)| refusal.generation == generation);
+        let refusal = |(object, refusal): (&String, &Refusal)| {
+            let waits = refusal.until.saturating_duration_since(Instant::now()).as_millis().div_ceil(1000);
+            let message = format!("{object}: {}", refusal.message);
+            (object.clone(), CheckersRefusal { message, waits: i64::try_from(waits).unwrap_or(i64::MAX) })
+        };
+        refused.map(refusal).collect()
     }
 
     /// The API server refused the template as such.

@@ -1,6 +1,13 @@
 //! The loop of one resource: observe, decide, act, and again.
 
-use super::{Actor, Memory, account::MISSING_AGAIN, act::is_checker, ask_rights, health_ports::ask, try_template};
+use super::{
+    Actor, Memory,
+    account::MISSING_AGAIN,
+    act::{is_checker, needed_by_checkers},
+    ask_rights,
+    health_ports::ask,
+    try_template,
+};
 use crate::{
     backoff,
     gates_shared::GateState,
@@ -273,7 +280,7 @@ async fn carry_out(context: &Context, snapshot: &Snapshot, plan: &Plan, memory: 
     }
     drop(memory);
     report(context, snapshot, &failures).await;
-    // A refusal for a node, or of health checkers, is remembered, and in the status: all else goes on.
+    // A refusal for a node, or of what health checkers need, is remembered, and in the status: all else goes on.
     let remembered = |action: &Action, error: &Error| {
         matches!(error, Error::Known) || matches!(error, Error::Invalid(_) | Error::Forbidden(_)) && is_remembered(action)
     };
@@ -340,7 +347,7 @@ async fn report(context: &Context, snapshot: &Snapshot, failures: &[(&Action, Er
 
 /// Its refusal is remembered.
 fn is_remembered(action: &Action) -> bool {
-    crate::write::written_for(action).is_some() || is_checker(action)
+    crate::write::written_for(action).is_some() || needed_by_checkers(action).is_some()
 }
 
 /// An action in a few words, for the log.

@@ -475,7 +475,7 @@ fn the_alert_for_missing_rights_counts_refusals_by_right() {
     let alerts: Vec<&Value> =
         rules["groups"].as_array().into_iter().flatten().filter_map(|group| group["rules"].as_array()).flatten().collect();
     let alert = alerts.into_iter().find(|rule| rule["alert"] == ALERT).unwrap();
-    assert_eq!(alert["expr"], format!("sum by (verb, resource, group) (increase({COUNTER}[10m])) > 0"));
+    assert_eq!(alert["expr"], format!("sum by (verb, resource, group) (increase({COUNTER}[15m])) > 0"));
 }
 
 #[test]

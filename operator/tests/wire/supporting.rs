@@ -116,16 +116,44 @@ async fn refused_health_checkers_are_remembered_until_accepted_or_changed() {
         let mut snapshot = snapshot();
         snapshot.resource.generation = generation;
         memory.complete(&mut snapshot);
-        snapshot.checkers_refusal.map(|refusal| (refusal.message, refusal.waits))
+        snapshot.checkers_refusals.into_values().map(|refusal| (refusal.message, refusal.waits > 0)).collect::<Vec<_>>()
     };
     let first = carry_out_with(&client, &action, &mut memory).await;
     assert!(matches!(first, Err(Error::Invalid(_))), "{first:?}");
-    assert_eq!(refusal(&memory, 1), Some(("because".into(), true)));
-    assert_eq!(refusal(&memory, 2), None, "another spec is tried at once");
+    assert_eq!(refusal(&memory, 1), [("DaemonSet/web-10080: because".into(), true)]);
+    assert_eq!(refusal(&memory, 2), [], "another spec is tried at once");
     let again = carry_out_with(&client, &action, &mut memory).await;
     assert!(matches!(again, Err(Error::Known)), "nobody is told twice: {again:?}");
     carry_out_with(&client, &action, &mut memory).await.unwrap();
-    assert_eq!(refusal(&memory, 1), None);
+    assert_eq!(refusal(&memory, 1), []);
     drop(client);
     task.await.unwrap();
+    // So is what they need, each by itself.
+    let apply = |object: Supporting| {
+        let body = json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "x"}});
+        Action::Apply { object, body: Box::new(body) }
+    };
+    let (key, account) = (apply(Supporting::Secret("x".into())), apply(Supporting::ServiceAccount("x".into())));
+    let steps = [
+        (&action, 403, vec!["DaemonSet/web-10080"]),
+        (&key, 403, vec!["DaemonSet/web-10080", "Secret/x"]),
+        (&account, 403, vec!["DaemonSet/web-10080", "Secret/x", "ServiceAccount/x"]),
+        (&key, 409, vec!["DaemonSet/web-10080", "ServiceAccount/x"]),
+        (&account, 200, vec!["DaemonSet/web-10080"]),
+        (&action, 200, vec![]),
+    ];
+    for (action, code, said) in steps {
+        let (service, mut handle) = tower_test::mock::pair::<http::Request<Body>, http::Response<Body>>();
+        let client = Client::new(service, "default");
+        let serve = async {
+            let (request, reply) = handle.next_request().await.unwrap();
+            let sent = request.into_body().collect_bytes().await.unwrap();
+            let reason = if code == 409 { "AlreadyExists" } else { "Forbidden" };
+            let answer = if code == 200 { sent.to_vec() } else { failure(code, reason, false).to_string().into_bytes() };
+            reply.send_response(http::Response::builder().status(code).body(Body::from(answer)).unwrap());
+        };
+        let (_, ()) = tokio::join!(carry_out_with(&client, action, &mut memory), serve);
+        let refused: Vec<_> = refusal(&memory, 1).into_iter().map(|(message, _)| message).collect();
+        assert_eq!(refused, said.iter().map(|object| format!("{object}: because")).collect::<Vec<_>>(), "{code}");
+    }
 }

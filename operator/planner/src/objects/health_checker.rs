@@ -4,7 +4,7 @@
 use crate::{
     facts::{DaemonSetFacts, NodeFacts, Resource, scheduling::daemon_set_runs},
     objects::render,
-    plan::{Action, Plan, Supporting},
+    plan::{Action, CheckersRefused, Plan, Supporting},
     snapshot::{REFUSED_AGAIN, Snapshot},
     spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
 };
@@ -105,6 +105,7 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
     }
     if account_lacks(snapshot).is_some() {
         // New ones would see nothing, and what runs serves.
+        hold_refused(snapshot, plan);
         return;
     }
     let silent = SilentNodes::of(snapshot);
@@ -161,15 +162,23 @@ pub fn plan(snapshot: &Snapshot, settings: &ResolvedSpec, plan: &mut Plan) {
     }
 }
 
-/// What the API server refuses is tried again after longer and longer pauses.
+/// What the API server refuses is tried again after longer and longer pauses. Health checkers are not written without their key and their
+/// rights.
 fn hold_refused(snapshot: &Snapshot, plan: &mut Plan) {
-    let is_written = |action: &Action| matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. });
-    let Some(refusal) = snapshot.checkers_refusal.as_ref().filter(|_| plan.actions.iter().any(is_written)) else { return };
-    plan.checkers_refused = Some(refusal.message.clone());
-    if refusal.waits {
-        plan.actions.retain(|action| !is_written(action));
-        plan.recheck(snapshot.now.saturating_add(REFUSED_AGAIN));
-    }
+    let is_checker = |action: &Action| matches!(action, Action::Apply { object: Supporting::DaemonSet(_), .. });
+    let refusal = |action: &Action| match action {
+        Action::Apply { object, .. } => snapshot.checkers_refusals.get(&object.key()),
+        _ => None,
+    };
+    let mut refused: Vec<_> = plan.actions.iter().filter_map(|action| Some((is_checker(action), refusal(action)?))).collect();
+    refused.sort_by_key(|(is_checker, _)| *is_checker);
+    let Some((_, first)) = refused.first() else { return };
+    let lacks_rights = refused.iter().any(|(is_checker, refusal)| !is_checker && refusal.waits > 0);
+    let soonest = refused.iter().map(|(_, refusal)| refusal.waits.max(REFUSED_AGAIN)).min().unwrap_or(REFUSED_AGAIN);
+    plan.checkers_refused = Some(CheckersRefused { message: first.message.clone(), holds_up: plan.actions.iter().any(is_checker) });
+    let waits = |action: &Action| refusal(action).is_some_and(|refusal| refusal.waits > 0);
+    plan.actions.retain(|action| !(waits(action) || lacks_rights && is_checker(action)));
+    plan.recheck(snapshot.now.saturating_add(soonest));
 }
 
 /// Nodes of the resource whose kubelets say nothing any more: a pod that the controller of a `DaemonSet` makes for one is started by

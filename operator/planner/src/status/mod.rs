@@ -448,10 +448,13 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan) -> Option<
     if let Some(message) = health_checker::account_lacks(snapshot) {
         return Some(("HealthCheckersReady", false, "ServiceAccountLacksRights", message));
     }
-    if let Some(said) = &plan.checkers_refused {
-        let message = format!(
-            "the API server refuses the DaemonSet of health checkers: {said}. Correct healthChecker in the spec, or what refuses it. Until then health checkers do not change"
-        );
+    let refused = plan.checkers_refused.as_ref().map(|refused| {
+        let said = &refused.message;
+        format!(
+            "the API server refuses what health checkers need: {said}. Correct healthChecker in the spec, or what refuses it. Until then health checkers do not change"
+        )
+    });
+    if let Some(message) = refused.clone().filter(|_| plan.checkers_refused.as_ref().is_some_and(|refused| refused.holds_up)) {
         return Some(("HealthCheckersReady", false, "HealthCheckersRefused", message));
     }
     let short = settings.ports.iter().find_map(|port| match snapshot.daemon_sets.iter().find(|set| set.owned && set.port == *port) {
@@ -461,10 +464,11 @@ fn checkers(snapshot: &Snapshot, settings: Resolved<'_>, plan: &Plan) -> Option<
             format!("port {port}: {ready} of {desired} health checkers are ready: check the pods of DaemonSet {name}; the load balancer gets no answer from the others")
         }),
     });
-    Some(match short {
-        Some(message) => ("HealthCheckersReady", false, "HealthCheckersNotReady", message),
-        None => ("HealthCheckersReady", true, "HealthCheckersReady", "all health checkers are ready".into()),
-    })
+    let (ready, reason, message) = match short {
+        Some(message) => (false, "HealthCheckersNotReady", message),
+        None => (true, "HealthCheckersReady", "all health checkers are ready".into()),
+    };
+    Some(("HealthCheckersReady", ready, reason, [Some(message), refused].into_iter().flatten().collect::<Vec<_>>().join("; ")))
 }
 
 fn conflicts(snapshot: &Snapshot, settings: Resolved<'_>, managed_nodes: &[ManagedNode<'_>], plan: &Plan) -> Vec<ConditionFields> {

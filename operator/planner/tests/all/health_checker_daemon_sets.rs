@@ -612,22 +612,52 @@ fn health_checkers_stay_unchanged_while_their_account_lacks_rights() {
 
 #[test]
 fn refused_health_checkers_are_retried_later_and_reported() {
-    let mut snapshot = snapshot();
-    let condition = |plan: &Plan| {
+    let mut snapshot = with_account(json!({}));
+    let condition = |plan: &Plan, says: &str| {
         let said = plan.status.conditions.iter().find(|condition| condition.type_ == "HealthCheckersReady").unwrap();
-        (said.status.clone(), said.reason.clone(), said.message.contains("tolerations[0].operator: Invalid value"))
+        (said.status.clone(), said.reason.clone(), said.message.contains(says))
     };
     let body = written(&decide(&snapshot)).unwrap();
     let message = "spec.template.spec.tolerations[0].operator: Invalid value";
-    for waits in [true, false] {
-        snapshot.checkers_refusal = Some(CheckersRefusal { message: message.into(), waits });
+    let key = |kind: &str| {
+        let applied = |action: &Action| if let Action::Apply { object, .. } = action { Some(object.key()) } else { None };
+        decide(&with_account(json!({}))).actions.iter().filter_map(applied).find(|key| key.starts_with(kind)).unwrap()
+    };
+    let (checker, secret) = (key("DaemonSet/"), key("Secret/"));
+    let applied = |plan: &Plan| plan.actions.iter().filter(|action| matches!(action, Action::Apply { .. })).count();
+    let rights = applied(&decide(&snapshot)) - 1;
+    assert!(rights > 1, "the key, the account and its rights");
+    let refuse = |snapshot: &mut Snapshot, refused: &[(&str, &str, i64)]| {
+        let refusal = |message: &str, waits: i64| CheckersRefusal { message: message.into(), waits };
+        snapshot.checkers_refusals = refused.iter().map(|(key, said, waits)| ((*key).to_owned(), refusal(said, *waits))).collect();
+    };
+    // Each refused object waits for itself, and health checkers wait for what they need.
+    for (refused, is_written, tried, again, says) in [
+        (&[(checker.as_str(), message, 7)][..], false, rights, 7, message),
+        (&[(&checker, message, 0)], true, rights + 1, 5, message),
+        (&[(&secret, "no secrets", 7)], false, rights - 1, 7, "no secrets"),
+        (&[(&secret, "no secrets", 0)], true, rights + 1, 5, "no secrets"),
+        (&[(&checker, message, 90), (&secret, "no secrets", 40)], false, rights - 1, 40, "no secrets"),
+        (&[(&checker, message, 90), (&secret, "no secrets", 0)], false, rights, 5, "no secrets"),
+    ] {
+        refuse(&mut snapshot, refused);
         let plan = decide(&snapshot);
-        assert_eq!(written(&plan).is_none(), waits);
-        assert_eq!(condition(&plan), ("False".into(), "HealthCheckersRefused".into(), true));
+        assert_eq!((written(&plan).is_some(), applied(&plan)), (is_written, tried), "{refused:?}");
+        assert_eq!(plan.recheck_at, Some(snapshot.now + again), "{refused:?}");
+        assert_eq!(condition(&plan, says), ("False".into(), "HealthCheckersRefused".into(), true), "{refused:?}");
     }
-    snapshot.checkers_refusal = Some(CheckersRefusal { message: message.into(), waits: true });
-    assert_eq!(decide(&snapshot).recheck_at, Some(snapshot.now + 5));
-    // Somebody else wrote what was refused.
+    // The same where the account that the spec names lacks rights.
+    let mut named = Snapshot { account_lacks: vec!["list pods".into()], ..with_account(json!({"serviceAccountName": "checker"})) };
+    assert_eq!(applied(&decide(&named)), 1, "the key");
+    refuse(&mut named, &[(&secret, "no secrets", 7)]);
+    assert_eq!(applied(&decide(&named)), 0);
+    // Somebody else wrote what was refused. Those that serve go on, and what is refused beside them is said.
     store(&mut snapshot, &body, true);
-    assert_eq!(condition(&decide(&snapshot)), ("True".into(), "HealthCheckersReady".into(), false));
+    for (refused, tried, is_said) in [(&[(checker.as_str(), message, 7)][..], rights, false), (&[(&secret, message, 7)], rights - 1, true)]
+    {
+        refuse(&mut snapshot, refused);
+        let plan = decide(&snapshot);
+        let ready = ("True".into(), "HealthCheckersReady".into(), is_said);
+        assert_eq!((condition(&plan, message), applied(&plan)), (ready, tried), "{refused:?}");
+    }
 }
