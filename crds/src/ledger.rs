@@ -33,6 +33,20 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub served_ports: Vec<ServedPort>,
+    /// Key by which the last valid spec marks Nodes. Of two resources that ask for other values of a key, the one that has had it for longer
+    /// comes first on nodes that both use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detach_key: Option<DetachKey>,
+}
+
+/// Key of a mark on Nodes that the operator has accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DetachKey {
+    /// Key of the annotation, or of the label after `label:`.
+    pub key: String,
+    /// Since when the valid spec has had this key and the resource has used a node, Unix seconds. 0 before the first node.
+    pub since: UnixSeconds,
 }
 
 /// Health port that the operator has accepted.

@@ -161,6 +161,7 @@ pub const ALL: &[Scenario] = &[
     ownership::NODE_READERS,
     tenants::ROLES,
     tenants::HOSTILE,
+    tenants::CLAIMS,
     missing_rights::TO_READ,
     missing_rights::TO_WRITE,
     health::ANSWERS,

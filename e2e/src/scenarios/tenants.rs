@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use crds::{IngressDaemonSet, NodeReadinessGate, PodReadinessGate};
+use crds::{IngressDaemonSet, IngressDaemonSetStatus, NodeReadinessGate, PodReadinessGate};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{Namespace, Node, Pod},
     events::v1::Event,
 };
@@ -19,7 +20,10 @@ use serde_json::{Value, json};
 use crate::{
     auditor::{Expectations, Kind},
     bed::{Bed, Options, control_plane},
-    cluster::product,
+    cluster::{
+        detacher::{DETACHED_KEY, Detacher, Variant},
+        product,
+    },
     eventually::eventually,
     load::{LoadOptions, Traffic},
     scenario::Scenario,
@@ -36,6 +40,12 @@ const SELECTORS: usize = 500;
 const AT_ONCE: usize = 16;
 /// How much longer the other's rollout may take beside all that.
 const SLOWER: f64 = 1.2;
+/// Resources of the tenant that are older than the other's: one is to claim its port, one its key.
+const OLDER: [&str; 2] = ["port", "key"];
+/// Deployments that look like the other's.
+const LOOK_ALIKES: usize = 300;
+/// A key that each namespace may use by default, and that nobody else asks for.
+const EXCLUDED: &str = "alpha.service-controller.kubernetes.io/exclude-balancer";
 /// A word in everything that the tenant would have on Nodes.
 const OWN: &str = "tenant.example.com";
 
@@ -55,9 +65,19 @@ pub const HOSTILE: Scenario = Scenario {
     body: |bed| Box::pin(hostile(bed)),
 };
 
+/// Resources of a tenant that are older, and used the nodes before, ask for the health port and the detach key of another who serves, beside
+/// Deployments that look like those of the other.
+pub const CLAIMS: Scenario = Scenario {
+    name: "a_tenant_takes_no_port_or_key_from_serving_neighbours",
+    options: || Options::with_nodes(3).with_infra(),
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(claims(bed)),
+};
+
 async fn hostile(bed: &mut Bed) -> Result<()> {
     product::serve(bed, product::rolling_update(1, product::deployment_mark()), &["n1", "n2", "n3", "n4"]).await?;
     let tenant = tenant(bed).await?;
+    foul_resources(&tenant).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let alone = rollout(bed, "2").await?;
     bed.say(&format!("a rollout alone: {:.1} s", alone.as_secs_f32()));
@@ -154,6 +174,12 @@ async fn tenant(bed: &Bed) -> Result<Client> {
         Ok(())
     })
     .await?;
+    Ok(client)
+}
+
+/// Resources that ask for what is not allowed, and one with health checkers. They are the oldest of their namespace.
+async fn foul_resources(tenant: &Client) -> Result<()> {
+    let sets = Api::<IngressDaemonSet>::namespaced(tenant.clone(), TENANT);
     create(&sets, 1, |_| {
         foul(
             "key",
@@ -165,13 +191,11 @@ async fn tenant(bed: &Bed) -> Result<Client> {
     .await?;
     create(&sets, 1, |_| foul("taint", &json!({ "nodeReadinessTaint": { "key": format!("{OWN}/taint"), "effect": "NoExecute" } }))).await?;
     create(&sets, 1, |_| port()).await?;
-    // It is one of the oldest of its namespace, too.
     create(&sets, 1, |_| {
         let container = json!({ "name": "c", "image": "busybox:1.36", "env": [{ "name": "X", "value": "x".repeat(1 << 20) }] });
         foul("large", &json!({ "template": { "metadata": { "labels": { "app": "x" } }, "spec": { "containers": [container] } } }))
     })
-    .await?;
-    Ok(client)
+    .await
 }
 
 /// A resource with health checkers, and so with an account that has rights from the operator.
@@ -206,6 +230,83 @@ fn foul(name: &str, more: &Value) -> Value {
         spec.extend(more.clone());
     }
     set
+}
+
+/// Claims of the tenant, one after the other, and the other's rollouts beside them.
+async fn claims(bed: &mut Bed) -> Result<()> {
+    const NODES: [&str; 3] = ["n1", "n2", "n3"];
+    bed.install().await?;
+    let tenant = tenant(bed).await?;
+    let sets = Api::<IngressDaemonSet>::namespaced(tenant.clone(), TENANT);
+    let older = |number: usize| {
+        let other_key =
+            product::rolling_update(3, json!({ "annotateNodeToDetach": { "key": EXCLUDED, "value": "true", "gracePeriodSeconds": 1 } }));
+        foul(OLDER[number], &json!({ "updateStrategy": other_key, "template": sleeps("1") }))
+    };
+    create(&sets, OLDER.len(), older).await.context("older resources")?;
+    for name in OLDER {
+        says(&sets, name, "it uses all nodes", |status| status.nodes.available as usize == NODES.len()).await?;
+    }
+    let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
+    product::serve_installed(bed, product::resource("1", &product::rolling_update(1, product::node_mark())), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    // The other has used its port, and has detached no node by its key so far.
+    let mark = json!({ "annotateNodeToDetach": { "key": DETACHED_KEY, "value": TENANT, "gracePeriodSeconds": 1 } });
+    let key = json!({ "updateStrategy": product::rolling_update(3, mark), "template": sleeps("2") });
+    for (name, claim) in OLDER.into_iter().zip([json!({ "healthCheckNodePorts": [product::HEALTH_PORT] }), key.clone()]) {
+        sets.patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": claim }))).await.context("a claim")?;
+    }
+    let claims_key = |status: &IngressDaemonSetStatus| status.observed_generation == Some(2) && status.nodes.updated == 0;
+    said(&sets, "port", "HealthCheckPortConflict").await?;
+    said(&sets, "key", "DetachAnnotationConflict").await?;
+    says(&sets, "key", "it waits", claims_key).await?;
+    look_alikes(bed, &tenant).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await.context("beside older claims")?;
+    says(&sets, "key", "it still waits", claims_key).await?;
+    bed.say(&format!("the neighbour rolled out beside older claims, and {LOOK_ALIKES} Deployments that look like its own"));
+    let conditions = product::api(bed).get(product::NAME).await?.status.unwrap_or_default().conditions;
+    ensure!(conditions.iter().any(|condition| condition.type_ == "Valid" && condition.status == "True"), "{conditions:?}");
+    traffic.all_served(bed).await?;
+    for seen in bed.recorder.history().await?.iter().filter(|seen| seen.kind == Kind::Node) {
+        let value = &seen.object["metadata"]["annotations"][DETACHED_KEY];
+        ensure!(value != TENANT, "the tenant detached a node: {}", seen.object["metadata"]);
+    }
+    Ok(())
+}
+
+/// Pods that take no port of the node.
+fn sleeps(version: &str) -> Value {
+    let container = json!({
+        "name": "c", "image": "busybox:1.36", "command": ["/bin/sh", "-c", "sleep 3600"], "env": [{ "name": "VERSION", "value": version }],
+    });
+    let spec = json!({ "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1, "containers": [container] });
+    json!({ "metadata": { "labels": { "app": "x" } }, "spec": spec })
+}
+
+/// Deployments in the tenant's namespace with the labels of those of the other resource.
+async fn look_alikes(bed: &Bed, tenant: &Client) -> Result<()> {
+    let (real, of_resources) =
+        (Api::<Deployment>::namespaced(bed.client.clone(), "default"), ListParams::default().labels(crds::names::RESOURCE_LABEL));
+    let mut model = serde_json::to_value(real.list(&of_resources).await?.items.first().context("the other has Deployments")?)?;
+    model["metadata"] = json!({ "labels": model["metadata"]["labels"] });
+    model["spec"]["replicas"] = 0.into();
+    let alike = |number: usize| {
+        let mut alike = model.clone();
+        alike["metadata"]["name"] = format!("edge-{number}").into();
+        alike
+    };
+    create(&Api::<Deployment>::namespaced(tenant.clone(), TENANT), LOOK_ALIKES, alike).await.context("Deployments that look alike")
+}
+
+/// A resource's status becomes like this.
+async fn says(sets: &Api<IngressDaemonSet>, name: &str, what: &str, test: impl Fn(&IngressDaemonSetStatus) -> bool) -> Result<()> {
+    eventually(product::SAID, &format!("{name}: {what}"), async || {
+        let status = sets.get(name).await?.status.unwrap_or_default();
+        ensure!(test(&status), "{}", product::summary(&status));
+        Ok(())
+    })
+    .await
 }
 
 /// What the API server does not let the tenant do.

@@ -8,8 +8,8 @@ use crds::{IngressDaemonSet, UnixSeconds, hash, names};
 use planner::{
     Snapshot,
     facts::{DeploymentFacts, OtherResource, PodFacts, PullFacts, ReplicaSetFacts, Resource, RevisionFacts},
-    objects::{health_checker::acceptance, render::object_name},
-    spec::node_rights::NodeRights,
+    objects::render::object_name,
+    spec::{claims::acceptance, node_rights::NodeRights},
 };
 use std::{
     cell::LazyCell,

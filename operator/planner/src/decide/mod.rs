@@ -34,7 +34,7 @@ use crate::{
         template_check,
     },
     snapshot::{REFUSED_AGAIN, Snapshot},
-    spec::{ResolvedSpec, SpecProblem, node_rights},
+    spec::{ResolvedSpec, SpecProblem, claims, node_rights},
     status::{self, blocked},
 };
 use crds::{
@@ -610,7 +610,9 @@ impl<'a> Pass<'a> {
             self.plan.replicas = Some(replicas::of(self.snapshot, self.settings, managed_nodes));
         }
         if let Some(settings) = self.settings.filter(|_| !deleting) {
-            self.ledger.served_ports = health_checker::served_ports(self.snapshot, settings);
+            let resource = &self.snapshot.resource;
+            let uses_nodes = || self.snapshot.nodes.values().any(|node| node.is_used_by(resource.uid8()));
+            claims::record(resource, settings, uses_nodes, self.snapshot.now, &mut self.ledger);
         }
         self.plan.gauges = Gauges { grants: self.ledger.grants.len(), ..self.plan.gauges };
         let stored = self.snapshot.resource.status.clone().unwrap_or_default();

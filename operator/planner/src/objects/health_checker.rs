@@ -6,13 +6,15 @@ use crate::{
     objects::render,
     plan::{Action, CheckersRefused, Plan, Supporting},
     snapshot::{REFUSED_AGAIN, Snapshot},
-    spec::{ResolvedSpec, SpecProblem, node_selection::is_chosen, ready_policy_flag, resolve},
+    spec::{
+        ResolvedSpec, SpecProblem,
+        claims::{Claim, claimed_since, other_claims_since},
+        node_selection::is_chosen,
+        ready_policy_flag, resolve,
+    },
 };
-use crds::{IngressDaemonSetSpec, IngressDaemonSetStatus, UnixSeconds, ledger::ServedPort, names};
-use k8s_openapi::{
-    api::core::v1::{PodSpec, Toleration},
-    apimachinery::pkg::apis::meta::v1::Condition,
-};
+use crds::{IngressDaemonSetSpec, UnixSeconds, names};
+use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::cell::LazyCell;
@@ -406,41 +408,9 @@ fn toleration(given: &Toleration) -> Value {
     })
 }
 
-/// Since when the operator has had this port for a resource, made at `created`, by its status: nobody else can write there. 0 before the
-/// resource has used a node. Health checkers
-/// that are there prove nothing, for whoever may make `DaemonSets` can make one that looks like them.
-fn served_since(status: Option<&IngressDaemonSetStatus>, generation: i64, created: UnixSeconds, port: u16) -> Option<UnixSeconds> {
-    let ledger = status.and_then(|status| status.rollout.as_ref());
-    let recorded = ledger.and_then(|ledger| ledger.served_ports.iter().find(|served| served.port == port));
-    // Earlier releases recorded no ports.
-    recorded.map(|served| served.since).or_else(|| is_accepted(status, generation).then_some(created))
-}
-
+/// Since when the operator has had this port for the resource; 0 before the resource has used a node.
 fn we_serve_since(snapshot: &Snapshot, port: u16) -> Option<UnixSeconds> {
-    let resource = &snapshot.resource;
-    served_since(resource.status.as_ref(), resource.generation, resource.created, port)
-}
-
-/// What is recorded of the ports of a valid spec.
-pub fn served_ports(snapshot: &Snapshot, settings: &ResolvedSpec) -> Vec<ServedPort> {
-    let is_used = LazyCell::new(|| snapshot.nodes.values().any(|node| node.is_used_by(snapshot.resource.uid8())));
-    let since = |port: u16| match we_serve_since(snapshot, port) {
-        Some(since) if since > 0 => since,
-        _ if *is_used => snapshot.now,
-        _ => 0,
-    };
-    settings.ports.iter().map(|port| ServedPort { port: *port, since: since(*port) }).collect()
-}
-
-/// What says that the spec was valid when the operator last looked.
-pub fn acceptance(status: Option<&IngressDaemonSetStatus>) -> Option<&Condition> {
-    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    conditions.find(|condition| condition.type_ == "Valid" && condition.status == "True")
-}
-
-/// The spec of this generation was found to be valid.
-fn is_accepted(status: Option<&IngressDaemonSetStatus>, generation: i64) -> bool {
-    acceptance(status).is_some_and(|valid| valid.observed_generation == Some(generation))
+    claimed_since(&snapshot.resource, &Claim::Port(port))
 }
 
 /// A Service's node port that is a health port of ours, too, and the Service; `served`: of ports that are served already.
@@ -480,12 +450,10 @@ pub fn port_conflict(snapshot: &Snapshot, settings: &ResolvedSpec) -> Option<Spe
         let recorded: Vec<_> =
             other.resource.ledger().into_iter().flat_map(|ledger| &ledger.served_ports).map(|served| served.port).collect();
         let claimed: Vec<_> = other.resource.spec.health_ports().collect();
-        // Each with since when they and we serve it anywhere.
-        let (status, generation) = (other.resource.status.as_ref(), other.resource.metadata.generation.unwrap_or(0));
         // A port that was only claimed so far is served by nobody.
         let begun = |since: Option<UnixSeconds>| since.filter(|since| *since > 0);
-        let served =
-            |port: u16| (port, begun(served_since(status, generation, other.created, port)), begun(we_serve_since(snapshot, port)));
+        // Each with since when they and we serve it anywhere.
+        let served = |port: u16| (port, begun(other_claims_since(other, &Claim::Port(port))), begun(we_serve_since(snapshot, port)));
         let shared = settings.ports.iter().filter(|port| claimed.contains(port) || recorded.contains(port));
         let mut ports: Vec<_> = shared.map(|port| served(*port)).collect();
         let they = names::uid8(&other.uid);

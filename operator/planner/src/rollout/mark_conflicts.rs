@@ -1,13 +1,20 @@
 //! Other resources that detach a node by the same key with another value. One of them detaches it: the one that has done so before, with
-//! what it asks for now, else the one that uses the node, else the older one. The other waits, and takes nothing from it.
+//! what it asks for now, else the one that uses the node, else the one that has had the key for longer, else the older one. The other waits,
+//! and takes nothing from it.
 
 use crate::{
     facts::{OtherResource, Resource},
     node::ManagedNode,
     snapshot::Snapshot,
-    spec::{ResolvedSpec, node_selection::is_chosen, resolve},
+    spec::{
+        ResolvedSpec,
+        claims::{Claim, claimed_since, other_claims_since},
+        node_selection::is_chosen,
+        resolve,
+    },
 };
 use crds::{
+    UnixSeconds,
     holders::EntryPhase,
     ledger::{Annotation, Ledger, Marks},
     names,
@@ -50,11 +57,15 @@ impl<'a> MarkConflicts<'a> {
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
         };
         let is_member = |uid8: &str| managed.node.is_some_and(|node| node.is_used_by(uid8));
+        let claim = Claim::Key(mark.key.clone());
+        // Who has claimed the key only, and used no node since, comes last.
+        let order = |since: Option<UnixSeconds>| since.filter(|since| *since > 0).unwrap_or(UnixSeconds::MAX);
+        let our_order = (!has_used(our_uid8, mark), !is_member(our_uid8), order(claimed_since(self.resource, &claim)), our_age);
         let comes_first = |rival: &&MarkConflict<'_>| {
             let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
+            let since = order(other_claims_since(rival.resource, &claim));
             // One whose spec is refused detaches nothing.
-            rival.resource.accepted
-                && (!has_used(uid8, &rival.mark), !is_member(uid8), age) < (!has_used(our_uid8, mark), !is_member(our_uid8), our_age)
+            rival.resource.accepted && (!has_used(uid8, &rival.mark), !is_member(uid8), since, age) < our_order
         };
         // What a resource chooses takes longer to find out than whether it comes first.
         let first = self.known.iter().filter(|rival| contradict(&rival.mark, mark)).filter(comes_first);

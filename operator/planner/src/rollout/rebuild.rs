@@ -67,8 +67,10 @@ pub fn rebuild(
 
 /// What does not depend on grants.
 fn remembered(ledger: Option<&Ledger>) -> Ledger {
-    let Some(Ledger { rollout_state, rolled_back, suspects, served_ports, .. }) = ledger.cloned() else { return Ledger::default() };
-    Ledger { rollout_state, rolled_back, suspects, served_ports, ..Ledger::default() }
+    let Some(Ledger { rollout_state, rolled_back, suspects, served_ports, detach_key, .. }) = ledger.cloned() else {
+        return Ledger::default();
+    };
+    Ledger { rollout_state, rolled_back, suspects, served_ports, detach_key, ..Ledger::default() }
 }
 
 /// Objects that hold a node get a grant; they keep their token until it works on them.

@@ -3,8 +3,9 @@
 use crate::world;
 
 use crds::{
-    IngressDaemonSet, IngressDaemonSetSpec,
+    IngressDaemonSet, IngressDaemonSetSpec, IngressDaemonSetStatus,
     holders::{self, Entry, EntryPhase, Holders, VALUE_CHARACTERS},
+    ledger::{DetachKey, Ledger},
     names,
 };
 use planner::{
@@ -368,11 +369,35 @@ fn another_detach_value_holds_only_the_shared_nodes() {
     assert_eq!(granted(&snapshot), (all.clone(), false, false), "another value, of an older resource that does not use the node");
     let node = Arc::make_mut(Arc::make_mut(&mut snapshot.nodes).get_mut("n1").unwrap());
     node.labels.insert(names::member_label("ffffffff"), String::new());
-    assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "another value");
-    // A newer one waits itself.
-    snapshot.others[0].created = i64::MAX;
-    assert_eq!(granted(&snapshot), (all.clone(), false, false), "a newer resource");
+    let waits = (vec!["n0".to_owned(), "n2".to_owned()], true, true);
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "an older one that has asked for the key only now");
+    let ours = snapshot.resource.status.as_ref().unwrap().rollout.as_ref().unwrap().detach_key.clone().unwrap();
+    assert!(ours.key == KEYS[0] && ours.since > 0, "{ours:?}");
+    let key_of = |since: i64| {
+        let rollout = Some(Ledger { detach_key: Some(DetachKey { since, ..ours.clone() }), ..Ledger::default() });
+        Some(IngressDaemonSetStatus { rollout, ..IngressDaemonSetStatus::default() })
+    };
+    let record = |snapshot: &mut planner::Snapshot, since: i64| Arc::make_mut(&mut snapshot.others[0].resource).status = key_of(since);
+    // Who has had the key for longer comes first, of two of one age the older resource; one that used no node yet has it since never.
+    for (since, created, expected) in [
+        (ours.since - 1, i64::MAX, waits.clone()),
+        (ours.since, 1, waits.clone()),
+        (ours.since, i64::MAX, (all.clone(), false, false)),
+        (ours.since + 1, 1, (all.clone(), false, false)),
+        (0, 1, (all.clone(), false, false)),
+    ] {
+        record(&mut snapshot, since);
+        snapshot.others[0].created = created;
+        assert_eq!(granted(&snapshot), expected, "{since} {created}");
+    }
     snapshot.others[0].created = 1;
+    record(&mut snapshot, 1);
+    let of_another_key = |status: &mut IngressDaemonSetStatus| {
+        status.rollout.as_mut().unwrap().detach_key.as_mut().unwrap().key = KEYS[1].into();
+    };
+    of_another_key(Arc::make_mut(&mut snapshot.others[0].resource).status.as_mut().unwrap());
+    assert_eq!(granted(&snapshot), (all.clone(), false, false), "what it has had is another key");
+    record(&mut snapshot, ours.since);
     // So does one that asks for it only now, where we have detached the node by it before.
     let entry = |phase, value: &str| Entry { id: 7, phase, key: KEYS[0].into(), value: value.into(), previous: None, time: 1 };
     let enter = |snapshot: &mut planner::Snapshot, uid8: &str, entry: Entry| {
@@ -384,7 +409,7 @@ fn another_detach_value_holds_only_the_shared_nodes() {
     enter(&mut snapshot, UID8, entry(EntryPhase::Attached, ""));
     assert_eq!(granted(&snapshot), (all, false, false), "an older resource that has never used it");
     enter(&mut snapshot, "ffffffff", entry(EntryPhase::Attached, "another"));
-    assert_eq!(granted(&snapshot), (vec!["n0".to_owned(), "n2".to_owned()], true, true), "both have used it");
+    assert_eq!(granted(&snapshot), waits, "both have used it");
     snapshot.others[0].accepted = false;
     assert!(!granted(&snapshot).1, "one that is refused detaches nothing");
     // The other one was given another value meanwhile, and still holds the node with the former.
