@@ -60,14 +60,22 @@ struct PolicyState {
     offers: Option<Offers>,
     /// UIDs of gates that something is there of.
     present: BTreeSet<String>,
-    /// Why a gate's policy is not there, or is still there, by UID.
-    refused: BTreeMap<String, String>,
+    refused: Refused,
     /// What is as it was written, and when.
     accepted: Accepted,
     /// Something of it has changed that conditions tell.
     news: bool,
     /// When that was asked last.
     asked: Option<std::time::Instant>,
+}
+
+/// What the API server refused when it was tried last.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Refused {
+    /// Why a gate's policy is not there, or is still there, by UID.
+    policies: BTreeMap<String, String>,
+    /// Why the entry of the webhook is not as it is wanted.
+    webhook: Option<String>,
 }
 
 /// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what exists.
@@ -102,7 +110,7 @@ impl PolicyHandle {
 
     /// Of a gate that is being deleted: something of it is still there, and why it could not be deleted, if that was tried.
     pub fn lingers(&self, uid: &str) -> Option<Lingering> {
-        self.is_present(uid).then(|| self.known.lock().refused.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
+        self.is_present(uid).then(|| self.known.lock().refused.policies.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
     }
 
     /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
@@ -119,17 +127,26 @@ impl PolicyHandle {
         let known = self.known.lock();
         let means = policy_objects::means(gate, enforced, known.offers?);
         if means == Means::Policy
-            && let Some(why) = known.refused.get(&gate.uid)
+            && let Some(why) = known.refused.policies.get(&gate.uid)
         {
-            return Some((
-                "Reactive",
-                false,
-                format!("the operator taints a node a moment after its creation, because the API server refused the policy: {why}"),
-            ));
+            return Some(reactive("the policy", why));
         }
         let accepted = known.accepted.at(&means, gate, owned);
+        // What was written before stays in force.
+        if means == Means::Webhook
+            && accepted.is_none()
+            && let Some(why) = &known.refused.webhook
+        {
+            return Some(reactive("the configuration of the webhook", why));
+        }
         Some(means.condition(accepted.map(|at| Instant::now().into_std().saturating_duration_since(at))))
     }
+}
+
+/// What condition `AdmissionActive` says where the API server refused this.
+fn reactive(refused: &str, why: &str) -> (&'static str, bool, String) {
+    let message = format!("the operator taints a node a moment after its creation, because the API server refused {refused}: {why}");
+    ("Reactive", false, message)
 }
 
 /// Makes the cluster have what is wanted, and nothing else of ours.
@@ -157,10 +174,10 @@ impl Rounds for NodePolicySync {
             policies.into_iter().map(move |policy| (uid.clone(), policy))
         });
         let wanted: Vec<_> = wanted.collect();
-        let refused = self.policies.sync(&wanted, |uid| wish.incomplete && !wish.gates.contains_key(uid)).await;
-        let mut done = refused.is_empty();
-        done &= self.touch(&wish, offers).await;
-        done &= self.keep_webhook(&wish, offers).await;
+        let policies = self.policies.sync(&wanted, |uid| wish.incomplete && !wish.gates.contains_key(uid)).await;
+        let touched = self.touch(&wish, offers).await;
+        let refused = Refused { policies, webhook: self.keep_webhook(&wish, offers).await };
+        let done = touched && refused == Refused::default();
         self.tell(offers, Some(refused));
         done
     }
@@ -191,24 +208,26 @@ impl NodePolicySync {
     /// Finds the existing policies of ours. Whether that could be found out.
     async fn list(&mut self) -> bool {
         let Some(policies) = self.policies.list().await else { return false };
-        self.tell(Offers { policies, webhook: self.admission.webhook }, (!policies).then(BTreeMap::new));
+        let webhook = self.admission.known.lock().refused.webhook.clone();
+        let refused = (!policies).then(|| Refused { policies: BTreeMap::new(), webhook });
+        self.tell(Offers { policies, webhook: self.admission.webhook }, refused);
         true
     }
 
-    /// Applies the entry of the webhook, or removes it when no gate needs it. Whether that went well.
-    async fn keep_webhook(&mut self, wish: &DesiredPolicies, offers: Offers) -> bool {
+    /// Applies the entry of the webhook, or removes it when no gate needs it. Why that was refused.
+    async fn keep_webhook(&mut self, wish: &DesiredPolicies, offers: Offers) -> Option<String> {
         let by_webhook =
             |wanted: &&Wanted| !wanted.deleting && policy_objects::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
         let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| policy_objects::clause(&wanted.gate)).collect();
         let asked = policy_objects::asked(&clauses);
         match self.webhook.keep(|served| Some(policy_objects::webhook(served, &asked?)), wish.incomplete).await {
-            EntryRound::Same | EntryRound::Absent => true,
+            EntryRound::Same | EntryRound::Absent => None,
             EntryRound::Written { before } => {
                 let before = if before { std::mem::take(&mut self.clauses) } else { BTreeMap::new() };
                 self.clauses = asked_since(&before, &clauses, Instant::now().into_std());
-                true
+                None
             }
-            EntryRound::Refused(_) => false,
+            EntryRound::Refused(why) => Some(why),
         }
     }
 
@@ -237,7 +256,7 @@ impl NodePolicySync {
     }
 
     /// Says what exists and what was refused, where that was tried again, and wakes the loop when nodes may be released for it.
-    fn tell(&self, offers: Offers, refused: Option<BTreeMap<String, String>>) {
+    fn tell(&self, offers: Offers, refused: Option<Refused>) {
         let present = self.policies.present();
         let mut known = self.admission.known.lock();
         let refused = refused.unwrap_or_else(|| known.refused.clone());

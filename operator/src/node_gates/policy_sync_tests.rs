@@ -118,6 +118,7 @@ fn said(admission: &PolicyHandle, gate: &Gate) -> (&'static str, bool) {
 const SETTLING: (&str, bool) = ("Settling", false);
 const IN_FORCE: (&str, bool) = ("Policy", true);
 const BY_WEBHOOK: (&str, bool) = ("Webhook", true);
+const REACTIVE: (&str, bool) = ("Reactive", false);
 
 #[tokio::test(start_paused = true)]
 async fn policies_are_written_once_repaired_and_deleted_with_their_gate() {
@@ -296,12 +297,26 @@ async fn a_webhook_protects_a_gate_only_once_written_and_settled() {
     assert!(sync.round(true).await);
     assert_eq!((said(&admission, &edge), server.calls()), (SETTLING, Vec::new()), "there are no certificates");
     trusted.send_replace(Some("authority 1".into()));
+    let refuses = |refuses: bool| *server.refuses.lock().unwrap() = refuses;
+    refuses(true);
+    assert!(!sync.round(false).await);
+    let (reason, works, why) = admission.condition(&edge, true, true).unwrap();
+    assert!((reason, works) == REACTIVE && why.contains("refused the configuration of the webhook: "), "{reason} {why}");
+    assert!(sync.list().await);
+    assert_eq!(said(&admission, &edge), REACTIVE, "until it is tried again");
+    refuses(false);
+    server.calls();
     assert!(sync.round(false).await);
     assert_eq!((said(&admission, &edge), server.calls().len()), (SETTLING, 1));
     tokio::time::advance(SETTLES).await;
     assert_eq!(said(&admission, &edge), BY_WEBHOOK);
     assert_eq!(said(&admission, &web), SETTLING);
     admission.want(wish(&[(&edge, false), (&web, false)]));
+    refuses(true);
+    assert!(!sync.round(true).await);
+    assert_eq!((said(&admission, &edge), said(&admission, &web)), (BY_WEBHOOK, REACTIVE), "what was written stays in force");
+    refuses(false);
+    server.calls();
     assert!(sync.round(true).await);
     assert_eq!((said(&admission, &edge), said(&admission, &web), server.calls().len()), (BY_WEBHOOK, SETTLING, 1));
     tokio::time::advance(SETTLES).await;
