@@ -15,18 +15,21 @@ use tower::{
 /// A service with the layers of this module.
 pub type Layered<S, B> = MapRequest<Timeout<Trimming<S, B>>, fn(Request<Body>) -> Request<Body>>;
 /// A service whose answers are [trimmed](crate::trim).
-pub type Trimming<S, B> = MapResponse<S, fn(Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>>;
+pub type Trimming<S, B> = MapResponse<S, Trim<B>>;
+/// What is left of an answer.
+pub type Trim<B> = fn(Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>;
 
-/// Adds to a client that it waits for the beginning of an answer for `patience` at most, that streams of all objects are no older
-/// than the request for them, and what [`trimming`] adds.
-pub fn layered<S, B>(builder: ClientBuilder<S>, patience: Duration) -> ClientBuilder<Layered<S, B>>
+/// Adds to a client that it waits for the beginning of an answer for `patience` at most, and that streams of all objects are no older
+/// than the request for them. Of each answer there is what `trim` leaves.
+pub fn layered<S, B>(builder: ClientBuilder<S>, patience: Duration, trim: Trim<B>) -> ClientBuilder<Layered<S, B>>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     B: body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let recent: fn(Request<Body>) -> Request<Body> = be_recent;
-    trimming(builder).with_layer(&TimeoutLayer::new(patience)).with_layer(&MapRequestLayer::new(recent))
+    let trimming = builder.with_layer(&MapResponseLayer::new(trim));
+    trimming.with_layer(&TimeoutLayer::new(patience)).with_layer(&MapRequestLayer::new(recent))
 }
 
 /// Adds to a client that no object of a list or watch takes so much, or is nested so deep, that it does harm to who decodes it.
@@ -36,6 +39,6 @@ where
     B: body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let trim: fn(Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>> = trim;
+    let trim: Trim<B> = trim;
     builder.with_layer(&MapResponseLayer::new(trim))
 }

@@ -25,7 +25,7 @@ pub mod spawn_scoped;
 pub mod telemetry;
 #[cfg(test)]
 mod tests;
-mod trim;
+pub mod trim;
 pub mod turns;
 pub mod uninstall;
 pub mod watch;

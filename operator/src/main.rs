@@ -25,7 +25,9 @@ use operator::{
     rights::{NoteRefusals, Rights},
     rollout::{self, Context, back_off, forget, reconcile},
     spawn_scoped::spawn_scoped,
-    telemetry, uninstall,
+    telemetry,
+    trim::{trim, trim_to_conditions},
+    uninstall,
     watch::{Named, Observer},
     web, webhook,
     write::Announcer,
@@ -79,12 +81,12 @@ fn reporter(run: &Run) -> Reporter {
 
 async fn clean_up(options: &CleanupNodes) -> anyhow::Result<()> {
     use_ring()?;
-    uninstall::run(&connect(Duration::from_secs(10), Some(&Arc::default())).await?, options).await
+    uninstall::run(&connect(Duration::from_secs(10), &Arc::default()).await?, options).await
 }
 
 async fn remaining(options: RemainingOptions) -> anyhow::Result<ExitCode> {
     use_ring()?;
-    let report = remaining::report(&connect(Duration::from_secs(10), Some(&Arc::default())).await?, options.refuse).await;
+    let report = remaining::report(&connect(Duration::from_secs(10), &Arc::default()).await?, options.refuse).await;
     print(&mut stdout(), &report.text)?;
     Ok(if report.refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -93,7 +95,7 @@ async fn remaining(options: RemainingOptions) -> anyhow::Result<ExitCode> {
 async fn one_pass(run: Run, compat: CompatFlags) -> anyhow::Result<ExitCode> {
     telemetry::start(run.log_format, &run.log_level)?;
     use_ring()?;
-    let client = connect(Duration::from_secs(run.request_timeout_seconds), Some(&Arc::default())).await?;
+    let client = connect(Duration::from_secs(run.request_timeout_seconds), &Arc::default()).await?;
     match leader::holder(&client, &run.lease_namespace, &run.lease_name).await {
         Ok(None) => {}
         Ok(Some(holder)) => {
@@ -128,9 +130,9 @@ async fn start(run: Run) -> anyhow::Result<()> {
     let listener = web::listen(run.listen_address, "--listen-address").await?;
     let patience = Duration::from_secs(run.request_timeout_seconds);
     let metrics = Arc::new(Metrics::default());
-    let client = connect(patience, Some(&metrics.rights)).await?;
+    let client = connect(patience, &metrics.rights).await?;
     // A lost answer must leave time for another try before the lease is lost, too.
-    let lease_client = connect(patience.min(times.duration / 3), Some(&metrics.rights)).await?;
+    let lease_client = connect(patience.min(times.duration / 3), &metrics.rights).await?;
     let (resources, writer) = store();
     let observer = Arc::new(Observer::with(run.node_rights()));
     let gates = GateState::of(&observer);
@@ -154,7 +156,7 @@ async fn start(run: Run) -> anyhow::Result<()> {
     };
     let pod_gates = pod_gates::EngineOptions {
         client: client.clone(),
-        of_named: connect(patience, None).await?,
+        of_named: connect_for_conditions(patience).await?,
         observer: Arc::clone(&observer),
         state: Arc::clone(&gates),
         metrics: metrics.pod_gates.clone(),
@@ -267,8 +269,18 @@ async fn decide_for_ever(context: Arc<Context>, resources: Store<Named>) {
 }
 
 /// A client that waits so long for the beginning of an answer, and does not retry by itself: the next pass does, with what
-/// is true by then. `rights` are told what the API server refuses; without them nobody is.
-async fn connect(patience: Duration, rights: Option<&Arc<Rights>>) -> anyhow::Result<Client> {
+/// is true by then. `rights` are told what the API server refuses.
+async fn connect(patience: Duration, rights: &Arc<Rights>) -> anyhow::Result<Client> {
+    let builder = layered(ClientBuilder::try_from(config(patience).await?).context("client")?, patience, trim);
+    Ok(builder.with_layer(&NoteRefusals(Arc::clone(rights))).build())
+}
+
+/// A client for objects that gates name: nobody is told what is refused, and it reads their conditions alone.
+async fn connect_for_conditions(patience: Duration) -> anyhow::Result<Client> {
+    Ok(layered(ClientBuilder::try_from(config(patience).await?).context("client")?, patience, trim_to_conditions).build())
+}
+
+async fn config(patience: Duration) -> anyhow::Result<Config> {
     let mut config = Config::infer().await.context("no cluster found: run inside a cluster, or set KUBECONFIG")?;
     config.default_retry = false;
     config.connect_timeout = Some(patience);
@@ -276,11 +288,7 @@ async fn connect(patience: Duration, rights: Option<&Arc<Rights>>) -> anyhow::Re
     config.read_timeout = Some(Observer::SILENCE);
     // The time that a connection was idle before is no silence.
     config.reset_reader_on_write = true;
-    let builder = layered(ClientBuilder::try_from(config).context("client")?, patience);
-    Ok(match rights {
-        Some(rights) => builder.with_layer(&NoteRefusals(Arc::clone(rights))).build(),
-        None => builder.build(),
-    })
+    Ok(config)
 }
 
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {

@@ -23,6 +23,16 @@ const MOST: usize = 8 << 20;
 const MOST_OF_FIELD: usize = MOST / 16;
 /// The group whose status the operator alone writes: that of a resource names each node that is out, of thousands.
 const OUR_GROUP: &str = "\"ingressdaemonsets.mumoshu.github.io/";
+/// Fields that say what an object, or an answer instead of it, is.
+const IDENTITY: [&str; 5] = ["apiVersion", "kind", "reason", "message", "code"];
+/// What such a field may take once it is decoded, in bytes.
+const MOST_OF_IDENTITY: usize = 16 << 10;
+/// Fields of its metadata that tell an object from others. A watch that begins with a list needs no more of a bookmark either.
+const NAMES: [&str; 4] = ["name", "namespace", "uid", "resourceVersion"];
+/// How many conditions of an object are read.
+const CONDITIONS: usize = 256;
+/// How long the type or the status of a condition may be as it is written, in bytes. A type has at most 316 characters.
+const WORD: usize = 512;
 /// How the time of an edit begins, as the API server writes it.
 const TIME: &[u8] = b"\"time\":\"";
 /// How deep an object may be nested. `serde_json` gives up at 128, and events and lists are around it.
@@ -115,13 +125,28 @@ impl Quotes {
     }
 }
 
+/// What is read of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    /// All that does not take too much.
+    All,
+    /// Which one it is, and types and statuses of its conditions.
+    Conditions,
+}
+
 /// An answer as it comes in, piece by piece.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pieces {
+    /// Of objects of lists and events.
+    read: Read,
     quotes: Quotes,
     depth: usize,
-    /// The last string of the outermost mapping: the name of what follows.
+    /// The last string of the outermost mapping, or of the outer mappings of an object: the name of what follows.
     name: Vec<u8>,
+    /// The field of an object that is under way.
+    field: Vec<u8>,
+    /// How deep the field is in the answer that comes in now and that nobody reads.
+    unread: Option<usize>,
     in_items: bool,
     /// Its text so far, and what of it weighs besides its length.
     object: Vec<u8>,
@@ -132,19 +157,34 @@ struct Pieces {
 }
 
 impl Pieces {
+    fn of(read: Read) -> Self {
+        Self {
+            read,
+            quotes: Quotes::default(),
+            depth: 0,
+            name: Vec::new(),
+            field: Vec::new(),
+            unread: None,
+            in_items: false,
+            object: Vec::new(),
+            weight: Weight::default(),
+            object_depth: None,
+        }
+    }
+
     /// What of the answer may go on after this piece. An object goes on as a whole.
     fn feed(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut passed = Vec::with_capacity(piece.len());
         let (mut from, mut next) = (0, 0);
         while let Some(&byte) = piece.get(next) {
-            if self.quotes.quoted && self.depth != 1 {
+            if self.quotes.quoted && !self.has_names() {
                 next += self.quotes.skip(&piece[next..]);
                 continue;
             }
             let at = next;
             next += 1;
             if self.quotes.cover(byte) {
-                if self.depth == 1 {
+                if self.has_names() {
                     self.take_name(byte);
                 }
                 continue;
@@ -167,10 +207,13 @@ impl Pieces {
                     self.in_items |= byte == b'[' && self.depth == 2 && self.name == b"items";
                 }
                 b'}' | b']' => {
+                    if self.unread == Some(self.depth) {
+                        (self.unread, from) = (None, at);
+                    }
                     if self.object_depth == Some(self.depth) {
                         self.object.extend_from_slice(&piece[from..=at]);
                         from = at + 1;
-                        passed.extend_from_slice(&trimmed(&self.object, Weight { bytes: self.object.len(), ..self.weight }));
+                        passed.extend_from_slice(&self.left());
                         self.object.clear();
                         self.object.shrink_to(BUFFER);
                         self.object_depth = None;
@@ -178,16 +221,61 @@ impl Pieces {
                     self.in_items &= self.depth != 2;
                     self.depth = self.depth.saturating_sub(1);
                 }
+                b':' if self.begins_unread() => {
+                    // Its text is not kept: specs and annotations that another makes as large as the API server takes them come in for
+                    // many gates at once.
+                    self.object.extend_from_slice(&piece[from..=at]);
+                    self.object.extend_from_slice(b"null");
+                    self.unread = Some(self.depth);
+                }
+                b',' if self.unread == Some(self.depth) => (self.unread, from) = (None, at),
                 _ => self.weigh(byte),
             }
         }
-        let rest = &piece[from..];
+        let rest = if self.unread.is_some() { &[][..] } else { &piece[from..] };
         if self.object_depth.is_some() {
             self.object.extend_from_slice(rest);
         } else {
             passed.extend_from_slice(rest);
         }
+        // What reads a stream keeps the last piece until the next one comes.
+        passed.shrink_to_fit();
         passed
+    }
+
+    /// What is left of the object that has come in.
+    fn left(&self) -> Cow<'_, [u8]> {
+        // An answer that is one object, such as a list of kinds, is nobody's.
+        match self.read {
+            Read::Conditions if self.depth > 1 => conditions(&self.object),
+            _ => trimmed(&self.object, Weight { bytes: self.object.len(), ..self.weight }),
+        }
+    }
+
+    /// Strings are names here, or values beside them.
+    fn has_names(&self) -> bool {
+        self.depth == 1 || self.unread.is_none() && self.depth_of_field().is_some()
+    }
+
+    /// How deep in an object of which conditions are read: 1 in its outermost mapping, 2 in a field.
+    fn depth_of_field(&self) -> Option<usize> {
+        let begins = self.object_depth.filter(|begins| self.read == Read::Conditions && *begins > 1)?;
+        Some(self.depth + 1 - begins).filter(|depth| *depth <= 2)
+    }
+
+    /// The value that begins is of a field that nobody reads.
+    fn begins_unread(&mut self) -> bool {
+        let is_in = |fields: &[&str]| fields.iter().any(|field| field.as_bytes() == self.name);
+        match self.depth_of_field().filter(|_| self.unread.is_none()) {
+            Some(1) if is_in(&IDENTITY) || is_in(&["metadata", "status"]) => {
+                self.field.clone_from(&self.name);
+                false
+            }
+            Some(1) => true,
+            Some(_) if self.field == b"metadata" => !is_in(&NAMES),
+            Some(_) => self.field == b"status" && !is_in(&["conditions"]),
+            None => false,
+        }
     }
 
     fn weigh(&mut self, byte: u8) {
@@ -201,7 +289,7 @@ impl Pieces {
             (b'"', true) => self.name.clear(),
             (b'"', false) => {}
             // No name that is asked for is longer.
-            _ if self.name.len() < 8 => self.name.push(byte),
+            _ if self.name.len() < 16 => self.name.push(byte),
             _ => {}
         }
     }
@@ -230,6 +318,37 @@ fn trimmed(text: &[u8], weight: Weight) -> Cow<'_, [u8]> {
     }
     // What is no JSON goes on: whoever decodes it says so.
     cut(text).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+/// Of an object no more than which one it is, and types and statuses of its conditions.
+fn conditions(text: &[u8]) -> Cow<'_, [u8]> {
+    // What is no JSON goes on: whoever decodes it says so.
+    let Ok(mut fields) = raw_fields(text) else { return Cow::Borrowed(text) };
+    let (metadata, status) = (fields.remove("metadata"), fields.remove("status"));
+    fields.retain(|name, field| IDENTITY.contains(&name.as_str()) && fits(field, MOST_OF_IDENTITY));
+    if let Some(mut kept) = metadata.as_deref().and_then(|metadata| raw_fields(metadata.get().as_bytes()).ok()) {
+        kept.retain(|name, field| NAMES.contains(&name.as_str()) && fits(field, MOST_OF_IDENTITY));
+        fields.extend(to_raw_value(&kept).ok().map(|kept| ("metadata".to_owned(), Cow::Owned(kept))));
+    }
+    let listed = status.as_deref().map(|status| raw_fields(status.get().as_bytes()));
+    match (listed, status.clone()) {
+        (Some(Ok(mut listed)), _) => {
+            let listed = listed.remove("conditions").filter(|listed| fits(listed, MOST));
+            let listed = listed.as_deref().and_then(|listed| serde_json::from_str::<Vec<&RawValue>>(listed.get()).ok());
+            let kept = listed.into_iter().flatten().filter_map(|condition| {
+                let mut fields = raw_fields(condition.get().as_bytes()).ok()?;
+                fields.retain(|name, field| ["type", "status"].contains(&name.as_str()) && field.get().len() <= WORD);
+                // One that lacks either says nothing.
+                (fields.len() == 2).then_some(fields)
+            });
+            let kept = to_raw_value(&BTreeMap::from([("conditions", kept.take(CONDITIONS).collect::<Vec<_>>())])).ok();
+            fields.extend(kept.map(|kept| ("status".to_owned(), Cow::Owned(kept))));
+        }
+        // That of an answer which says what went wrong is a word.
+        (_, Some(word)) if fits(&word, MOST_OF_IDENTITY) => drop(fields.insert("status".to_owned(), word)),
+        _ => {}
+    }
+    serde_json::to_vec(&fields).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 /// Fields by name, as they are written.
@@ -310,13 +429,29 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    fed_to(Pieces::of(Read::All), response)
+}
+
+/// The same answer, of whose objects nothing is left but which they are, and types and statuses of their conditions.
+pub fn trim_to_conditions<B>(response: Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    fed_to(Pieces::of(Read::Conditions), response)
+}
+
+fn fed_to<B>(mut answer: Pieces, response: Response<B>) -> Response<UnsyncBoxBody<Bytes, BoxError>>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let (mut head, body) = response.into_parts();
     let body = body.map_err(Into::into);
     if !is_json(&head.headers) {
         return Response::from_parts(head, body.boxed_unsync());
     }
     head.headers.remove(header::CONTENT_LENGTH);
-    let mut answer = Pieces::default();
     // Of an answer that breaks off in the midst of an object the rest is missing as it was before.
     let body = body.map_frame(move |frame| frame.map_data(|piece| answer.feed(&piece).into()));
     Response::from_parts(head, body.boxed_unsync())
@@ -333,17 +468,21 @@ mod tests {
     use serde_json::json;
 
     /// The answer in pieces of this length.
-    fn fed(answer: &str, length: usize) -> String {
-        let mut state = Pieces::default();
+    fn fed(read: Read, answer: &str, length: usize) -> String {
+        let mut state = Pieces::of(read);
         let passed: Vec<_> = answer.as_bytes().chunks(length).flat_map(|piece| state.feed(piece)).collect();
         String::from_utf8(passed).unwrap()
     }
 
     /// The same text for pieces of any length.
     fn whole(answer: &str) -> String {
-        let whole = fed(answer, answer.len());
+        left(Read::All, answer)
+    }
+
+    fn left(read: Read, answer: &str) -> String {
+        let whole = fed(read, answer, answer.len());
         for length in [1, 7, 4096] {
-            assert_eq!(fed(answer, length), whole, "{length}");
+            assert_eq!(fed(read, answer, length), whole, "{length}");
         }
         whole
     }
@@ -446,6 +585,64 @@ mod tests {
             let decoded = serde_json::from_value::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry>(bad);
             assert!(decoded.is_err(), "{time} needs not be left out any more");
         }
+    }
+
+    #[test]
+    fn only_conditions_are_left_of_what_a_gate_names() {
+        let left = |answer: &str| serde_json::from_str::<Value>(&left(Read::Conditions, answer)).unwrap();
+        let large = "x\\\",}".repeat(20_000);
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "annotations": { "a": large, "name": large }, "name": "a", "namespace": "web", "uid": "u", "resourceVersion": "7",
+                "labels": null, "generation": 3, "finalizers": ["a,b"],
+            },
+            "data": large, "spec": { "containers": [{ "name": large }], "status": {} },
+            "status": {
+                "phase": "Running", "message": large,
+                "conditions": [
+                    { "type": "Ready", "status": "True", "message": large, "lastTransitionTime": "2026-11-28T00:00:00Z" },
+                    { "type": large, "status": "True" }, {}, null, "x", ["x"],
+                ],
+            },
+        });
+        let kept = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "a", "namespace": "web", "uid": "u", "resourceVersion": "7" },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        assert_eq!(left(&event(&object)), json!({ "type": "ADDED", "object": kept }));
+        let list = left(&list(&[object.clone(), object.clone()]));
+        assert_eq!((&list["items"], &list["metadata"]["continue"]), (&json!([kept, kept]), &json!("object")));
+        let bookmark = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "resourceVersion": "9" } });
+        assert_eq!(left(&event(&bookmark))["object"], bookmark);
+        for (status, kept) in [
+            (json!({ "conditions": (0..1000).map(|number| json!({ "type": number, "status": "True" })).collect::<Vec<_>>() }), CONDITIONS),
+            (json!({ "conditions": vec![json!({ "type": "T", "status": "True", "message": "x".repeat(32_000) }); 20] }), 20),
+            (json!({ "conditions": [{ "type": "T" }, { "status": "True" }] }), 0),
+            (json!({ "conditions": vec![json!({}); 10_000] }), 0),
+            (json!({ "conditions": "x" }), 0),
+            (json!({ "conditions": null }), 0),
+            (json!({}), 0),
+        ] {
+            let left = left(&event(&json!({ "metadata": {}, "status": status })));
+            assert_eq!(left["object"]["status"]["conditions"].as_array().unwrap().len(), kept, "{}", left["object"]);
+        }
+        // Neither an error nor a list of kinds is such an object.
+        let error =
+            json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410 });
+        assert_eq!(left(&event(&error))["object"], error);
+        let kinds = json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": [{ "name": "pods", "kind": "Pod" }] });
+        assert_eq!(left(&kinds.to_string()), kinds);
+        // What nobody reads is not even kept while it comes in.
+        let mut state = Pieces::of(Read::Conditions);
+        let text = event(&object);
+        let mut most = 0;
+        for piece in text.as_bytes().chunks(1000) {
+            state.feed(piece);
+            most = most.max(state.object.len());
+        }
+        assert!(most < 3 * large.len(), "{most}: two conditions are long");
     }
 
     /// A status is what controllers write: a resource of thousands of nodes has a long one.

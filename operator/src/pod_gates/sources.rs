@@ -13,6 +13,7 @@ use kube::{
     core::GroupVersionKind,
     discovery::{ApiResource, Scope, pinned_kind},
 };
+use parking_lot::Mutex;
 use planner::{
     gates_shared::{Key, Source},
     pod_gates::{
@@ -36,6 +37,8 @@ const KIND_AGAIN: Duration = Duration::from_secs(15);
 const ASKED_AT_ONCE: usize = 32;
 /// HTTP servers that gates of one namespace ask.
 const ASKED: usize = 2000;
+/// Objects that gates of one namespace name and that are read for the first time at once.
+const READ_AT_ONCE: usize = 4;
 /// How many pods an answer to a list has: each is decoded whole, and a user makes it as large as the API server takes it.
 const PODS_PAGE: u32 = 10;
 /// Label of the slices of a Service.
@@ -58,6 +61,8 @@ pub struct Sources {
     answers: BTreeMap<Target, AbortHandle>,
     /// By namespace.
     asking: BTreeMap<String, Arc<Semaphore>>,
+    /// By namespace.
+    reading: BTreeMap<String, Arc<Semaphore>>,
     /// Namespaces whose gates may follow objects of other namespaces, and of none.
     foreign: Vec<String>,
 }
@@ -77,6 +82,7 @@ impl Sources {
             objects: BTreeMap::new(),
             answers: BTreeMap::new(),
             asking: BTreeMap::new(),
+            reading: BTreeMap::new(),
             foreign,
         }
     }
@@ -115,9 +121,12 @@ impl Sources {
             known.world.services.entry(key).or_insert(seen);
         }
         let wanted = known.world.wanted_objects();
+        let namespaces: BTreeSet<_> = wanted.iter().map(|key| key.asked_by.as_str()).collect();
+        self.reading.retain(|namespace, _| namespaces.contains(namespace.as_str()));
         settle(&mut self.objects, &mut known.world.objects, wanted, |key| {
             let may_leave = self.foreign.iter().any(|namespace| namespace == "*" || *namespace == key.asked_by);
-            self.tasks.spawn(follow_object(self.of_named.clone(), Arc::clone(&state), key, may_leave))
+            let reading = self.reading.entry(key.asked_by.clone()).or_insert_with(|| Arc::new(Semaphore::new(READ_AT_ONCE)));
+            self.tasks.spawn(follow_object(self.of_named.clone(), Arc::clone(&state), Arc::clone(reading), key, may_leave))
         });
         self.adjust_answers(&state, known);
     }
@@ -213,8 +222,9 @@ async fn follow_slices(client: Client, state: Arc<PodGateState>, namespace: Stri
     follow(api, config(), facts, seen, broken).await;
 }
 
-/// `may_leave`: what whoever makes gates in the namespace might not read may be followed, too.
-async fn follow_object(client: Client, state: Arc<PodGateState>, key: ObjectKey, may_leave: bool) {
+/// `may_leave`: what whoever makes gates in the namespace might not read may be followed, too. `reading` has a place for whoever reads the
+/// object for the first time.
+async fn follow_object(client: Client, state: Arc<PodGateState>, reading: Arc<Semaphore>, key: ObjectKey, may_leave: bool) {
     let refuse = |whose: &str| {
         state.object(
             &key,
@@ -241,7 +251,9 @@ async fn follow_object(client: Client, state: Arc<PodGateState>, key: ObjectKey,
         (resource, Scope::Namespaced) => Api::namespaced_with(client, &key.namespace, resource),
         (resource, Scope::Cluster) => Api::all_with(client, resource),
     };
+    let place = Mutex::new(reading.acquire_owned().await.ok());
     let seen = |seen: Seen<Conditions>| {
+        drop(place.lock().take());
         let found = match seen {
             Seen::All(mut found) => found.pop(),
             Seen::Now(found) => Some(found),
@@ -250,6 +262,7 @@ async fn follow_object(client: Client, state: Arc<PodGateState>, key: ObjectKey,
         state.object(&key, Ok(found));
     };
     let broken = |broken: Option<String>| {
+        drop(place.lock().take());
         if let Some(why) = broken {
             state.object(&key, Err(format!("{} {} cannot be seen: {why}", key.kind, key.name)));
         } else {
@@ -276,7 +289,6 @@ mod tests {
     use crate::tests::{api_server, lists};
     use planner::pod_gates::Gate;
     use serde_json::json;
-    use std::sync::Mutex;
 
     /// What there is to be seen within a minute.
     async fn eventually<T>(look: impl Fn() -> Option<T>) -> T {
@@ -312,7 +324,7 @@ mod tests {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&asked);
         let client = lists(move |path| {
-            noted.lock().unwrap().push(path.to_owned());
+            noted.lock().push(path.to_owned());
             json!([])
         });
         let state = Arc::new(PodGateState::default());
@@ -325,7 +337,7 @@ mod tests {
             known.world.pod_sources["tenant"].found.is_some() && known.world.services.values().all(|service| service.found == Some(0))
         };
         eventually(|| listed().then_some(())).await;
-        let mut paths = asked.lock().unwrap().clone();
+        let mut paths = asked.lock().clone();
         paths.sort();
         paths.dedup();
         assert_eq!(paths, ["/api/v1/namespaces/tenant/pods", "/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices"]);
@@ -371,7 +383,8 @@ mod tests {
             };
             let state = Arc::new(PodGateState::default());
             state.known().world.objects.insert(key.clone(), Source::default());
-            let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&state), key.clone(), may_leave));
+            let reading = Arc::new(Semaphore::new(1));
+            let task = tokio::spawn(follow_object(client.clone(), Arc::clone(&state), reading, key.clone(), may_leave));
             let seen_now = || Some(state.known().world.objects[&key].clone()).filter(|source| *source != Source::default());
             let source = eventually(seen_now).await;
             task.abort();
@@ -426,7 +439,7 @@ mod tests {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&asked);
         let named = lists(move |path| {
-            noted.lock().unwrap().push(path.to_owned());
+            noted.lock().push(path.to_owned());
             json!([])
         });
         let state = Arc::new(PodGateState::default());
@@ -436,9 +449,52 @@ mod tests {
         (gate.spec.selector, gate.spec.source) = (None, serde_json::from_value(object).unwrap());
         state.known().world.take_gates([(gate.key(), Arc::new(gate))].into());
         sources.adjust();
-        let is_asked = || !asked.lock().unwrap().is_empty() && state.known().world.pod_sources["tenant"].found.is_some();
+        let is_asked = || !asked.lock().is_empty() && state.known().world.pod_sources["tenant"].found.is_some();
         eventually(|| is_asked().then_some(())).await;
-        assert!(asked.lock().unwrap().iter().all(|path| path.starts_with("/apis/apps/v1")), "{asked:?}");
+        assert!(asked.lock().iter().all(|path| path.starts_with("/apis/apps/v1")), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn a_namespace_reads_few_new_objects_at_once() {
+        let gates = u32::try_from(READ_AT_ONCE).unwrap() + 2;
+        let follows = |index: u32| {
+            // One is of another namespace, which has places of its own.
+            let mut gate = Gate { namespace: if index == gates { "edge".into() } else { "tenant".into() }, ..gate(index) };
+            let object = json!({"objectCondition": {"apiVersion": "v1", "kind": "Pod", "name": format!("p{index}"), "type": "Ready"}});
+            (gate.spec.selector, gate.spec.source) = (None, serde_json::from_value(object).unwrap());
+            (gate.key(), Arc::new(gate))
+        };
+        for answer in [None, Some(200), Some(403)] {
+            let asked = Arc::new(Mutex::new((0, BTreeSet::new())));
+            let noted = Arc::clone(&asked);
+            let client = api_server(move |_, uri, _| {
+                let kinds = json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+                    {"name": "pods", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
+                ]});
+                let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": []});
+                let refused = json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403});
+                if uri.path() == "/api/v1" {
+                    noted.lock().0 += 1;
+                    return Some((200, kinds));
+                }
+                let is_watch = uri.query().unwrap_or_default().contains("watch=");
+                if is_watch {
+                    return None;
+                }
+                noted.lock().1.insert(uri.to_string());
+                answer.map(|code| (code, if code == 200 { list } else { refused }))
+            });
+            let state = Arc::new(PodGateState::default());
+            let mut sources = Sources::new(lists(|_| json!([])), client, Arc::clone(&state), Vec::new());
+            state.known().world.take_gates((0..=gates).map(follows).collect());
+            sources.adjust();
+            let (kinds, lists) = (gates + 1, if answer.is_none() { READ_AT_ONCE + 1 } else { gates as usize + 1 });
+            eventually(|| Some(asked.lock()).filter(|asked| (asked.0, asked.1.len()) == (kinds, lists)).map(drop)).await;
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(asked.lock().1.len(), lists, "the others wait for an answer");
+        }
     }
 
     #[tokio::test]

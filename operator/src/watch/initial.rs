@@ -124,7 +124,7 @@ mod tests {
             }
             panic!("request after request, and nothing is shown")
         };
-        let client = crate::client::layered(ClientBuilder::new(service, "default"), Duration::from_secs(1)).build();
+        let client = crate::client::layered(ClientBuilder::new(service, "default"), Duration::from_secs(1), crate::trim::trim).build();
         let api: Api<Node> = Api::all(client);
         let mut names = Vec::new();
         let mut events = events(api, watcher::Config::default()).boxed();

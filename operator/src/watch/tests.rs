@@ -281,7 +281,8 @@ async fn an_undecodable_resource_hides_no_neighbour_and_costs_little() {
         let answer = http::Response::builder().header("content-type", "application/json").body(list.into_bytes().into());
         reply.send_response(answer.unwrap());
     };
-    let client = crate::client::layered(kube::client::ClientBuilder::new(service, "default"), Duration::from_secs(9)).build();
+    let client =
+        crate::client::layered(kube::client::ClientBuilder::new(service, "default"), Duration::from_secs(9), crate::trim::trim).build();
     let observer = Observer::default();
     let most = peak_kib();
     let api = Api::<GuardedResource>::all(client);
