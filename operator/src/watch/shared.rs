@@ -1,4 +1,4 @@
-//! Work that many ask for at once is done once for all who asked before it began.
+//! Work that many ask for at once is done once for all who asked before it began, and takes up a part of the time only.
 
 use parking_lot::Mutex;
 use std::{
@@ -7,14 +7,29 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
+use tokio::time::Instant;
+
+/// After work, nothing is done for so many times as long as it took: a user who makes and deletes resources in a loop asks all the time.
+const REST: u32 = 4;
+/// The longest such time.
+const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// Work whose result everybody who asked before it began can use.
 #[derive(Debug, Default)]
 pub struct SharedWork {
     asked: AtomicU64,
+    done: tokio::sync::Mutex<LastWork>,
+}
+
+/// What was done last.
+#[derive(Debug, Default)]
+struct LastWork {
     /// How many had asked when the last work that ended well began.
-    served: tokio::sync::Mutex<u64>,
+    asked: u64,
+    /// Until when it is not done again.
+    rests_until: Option<Instant>,
 }
 
 impl SharedWork {
@@ -24,18 +39,24 @@ impl SharedWork {
     /// One's own work failed.
     pub async fn run<E>(&self, work: impl AsyncFnOnce() -> Result<(), E>) -> Result<(), E> {
         let number = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut served = self.served.lock().await;
-        if *served >= number {
+        let mut done = self.done.lock().await;
+        if done.asked >= number {
             return Ok(());
         }
-        let asked = self.asked.load(Ordering::Acquire);
-        work().await?;
-        *served = asked;
+        if let Some(until) = done.rests_until {
+            tokio::time::sleep_until(until).await;
+        }
+        let (asked, began) = (self.asked.load(Ordering::Acquire), Instant::now());
+        let result = work().await;
+        let rest = began.elapsed().saturating_mul(REST).min(LONGEST_REST);
+        done.rests_until = Some(Instant::now() + rest);
+        result?;
+        done.asked = asked;
         Ok(())
     }
 }
 
-/// The same, by a key. Nothing is kept of a key that nobody asks for.
+/// The same, by a key. Nothing is kept of a key that nobody asks for, not even how long its work rests.
 #[derive(Debug)]
 pub struct SharedBy<K>(Mutex<BTreeMap<K, Arc<SharedWork>>>);
 
@@ -91,6 +112,24 @@ mod tests {
         let ((first, others), ()) = tokio::join!(everybody, end);
         assert_eq!((first, others), (Ok(()), vec![Err(()), Ok(()), Ok(()), Ok(())]));
         assert_eq!(works.load(Ordering::SeqCst), 3, "the first, the one that failed, and one for all the others");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_not_repeated_at_once() {
+        for (took, rest) in [(1, 4), (60, 10)] {
+            let (shared, took) = (SharedWork::default(), Duration::from_secs(took));
+            let begin = Instant::now();
+            for (number, passed) in [took.as_secs(), 2 * took.as_secs() + rest].into_iter().enumerate() {
+                // Whether it ends well or not.
+                let result = if number == 0 { Err(()) } else { Ok(()) };
+                let work = async || {
+                    tokio::time::sleep(took).await;
+                    result
+                };
+                assert_eq!(shared.run(work).await, result);
+                assert_eq!(begin.elapsed().as_secs(), passed, "work {number}, and the rest before it");
+            }
+        }
     }
 
     #[test]
