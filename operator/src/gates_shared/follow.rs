@@ -23,34 +23,42 @@ const BELIEVED_AFTER: Duration = Duration::from_secs(75);
 /// For how long a refusal of the first list is taken for one that will pass: an API server that has just started may not know its rights
 /// yet.
 pub const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Codes by which an API server that is busy or has just started refuses what it will answer later.
-const PASSES: [u16; 3] = [429, 503, 504];
+/// The same where the API server says that it is busy, or that it has just started.
+pub const BUSY_FOR: Duration = Duration::from_mins(2);
+/// Codes by which it says so.
+const BUSY: [u16; 3] = [429, 503, 504];
 
 /// The first list of a kind, which the API server refuses.
 #[derive(Debug)]
 pub struct RefusedList {
     kind: &'static str,
+    /// Since when it has been refused for whatever reason.
     since: Option<tokio::time::Instant>,
+    /// Since when for another reason than that the API server is busy.
+    denied: Option<tokio::time::Instant>,
 }
 
 impl RefusedList {
     /// It is not refused so far. `kind` is the plural that people read.
     pub const fn of(kind: &'static str) -> Self {
-        Self { kind, since: None }
+        Self { kind, since: None, denied: None }
     }
 
     /// What cannot be listed, why, and what to do, once the refusal has lasted.
     pub fn lasts(&mut self, refusal: &Status) -> Option<String> {
-        let message = &refusal.message;
-        if PASSES.contains(&refusal.code) {
-            tracing::warn!(message, "{} cannot be listed yet; trying again", self.kind);
-            return None;
-        }
+        let (message, now) = (&refusal.message, tokio::time::Instant::now());
+        let is_busy = BUSY.contains(&refusal.code);
         let remedy =
             if refusal.code == 403 { "install the ClusterRole of this release again" } else { "the log of the API server says more" };
-        tracing::error!(message, "{} cannot be listed: {remedy}", self.kind);
-        let since = *self.since.get_or_insert_with(tokio::time::Instant::now);
-        (since.elapsed() >= REFUSED_FOR).then(|| format!("{} ({message}; {remedy})", self.kind))
+        let since = *self.since.get_or_insert(now);
+        let lasts = if is_busy {
+            tracing::warn!(message, "{} cannot be listed yet; trying again", self.kind);
+            false
+        } else {
+            tracing::error!(message, "{} cannot be listed: {remedy}", self.kind);
+            self.denied.get_or_insert(now).elapsed() >= REFUSED_FOR
+        };
+        (lasts || since.elapsed() >= BUSY_FOR).then(|| format!("{} ({message}; {remedy})", self.kind))
     }
 }
 

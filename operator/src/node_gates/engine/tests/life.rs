@@ -1,7 +1,7 @@
 //! The life of a gate: its finalizer, the list that shows it or is refused, the end of its dry run, its deletion.
 
 use super::*;
-use crate::gates_shared::follow::REFUSED_FOR;
+use crate::gates_shared::follow::{BUSY_FOR, REFUSED_FOR};
 
 #[tokio::test]
 async fn a_refused_finalizer_is_retried_only_by_the_tick() {
@@ -93,18 +93,24 @@ async fn a_missing_right_to_list_gates_is_reported_until_listed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_to_list_gates_is_reported_after_a_while() {
-    let mut engine = engine(serve(&Arc::new(Mutex::new(Server::default()))), observer());
     let unreadable = |engine: &Engine| engine.state.links("edge", "web", &json!({})).map(|links| links.unreadable);
-    let failed = || {
-        let status = json!({"kind": "Status", "status": "Failure", "message": "unable to decode", "reason": "InternalError", "code": 500});
+    let failed = |code: u16| {
+        let status = json!({"kind": "Status", "status": "Failure", "message": "unable to list", "reason": "", "code": code});
         Err(watcher::Error::InitialListFailed(kube::Error::Api(serde_json::from_value(status).unwrap())))
     };
-    engine.gate_event(failed(), &mut BTreeMap::new());
-    assert_eq!(unreadable(&engine), None);
-    tokio::time::advance(REFUSED_FOR).await;
-    engine.gate_event(failed(), &mut BTreeMap::new());
-    let why = unreadable(&engine).unwrap().unwrap();
-    assert!(why.contains("unable to decode") && !why.contains("ClusterRole"), "{why}");
+    let second = Duration::from_secs(1);
+    for (codes, patience) in [([500, 500], REFUSED_FOR), ([503, 429], BUSY_FOR), ([429, 500], BUSY_FOR)] {
+        let mut engine = engine(serve(&Arc::new(Mutex::new(Server::default()))), observer());
+        for (code, passed) in [(codes[0], Duration::ZERO), (codes[1], patience.saturating_sub(second))] {
+            tokio::time::advance(passed).await;
+            engine.gate_event(failed(code), &mut BTreeMap::new());
+            assert_eq!(unreadable(&engine), None, "{code} {passed:?}");
+        }
+        tokio::time::advance(second).await;
+        engine.gate_event(failed(codes[1]), &mut BTreeMap::new());
+        let why = unreadable(&engine).unwrap().unwrap();
+        assert!(why.contains("unable to list") && !why.contains("ClusterRole"), "{why}");
+    }
 }
 
 #[tokio::test]
