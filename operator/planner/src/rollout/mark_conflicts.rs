@@ -19,7 +19,7 @@ use crds::{
     ledger::{Annotation, Ledger, Marks},
     names,
 };
-use std::cell::OnceCell;
+use std::cell::{LazyCell, OnceCell};
 
 /// Resources whose marks conflict with those of this resource, as one pass sees them.
 #[derive(Debug)]
@@ -57,15 +57,19 @@ impl<'a> MarkConflicts<'a> {
             entry.is_some_and(|entry| entry.key == mark.key && entry.value == mark.value)
         };
         let is_member = |uid8: &str| managed.node.is_some_and(|node| node.is_used_by(uid8));
-        let claim = Claim::Key(mark.key.clone());
+        let claim = LazyCell::new(|| Claim::Key(mark.key.clone()));
         // Who has claimed the key only, and used no node since, comes last.
         let order = |since: Option<UnixSeconds>| since.filter(|since| *since > 0).unwrap_or(UnixSeconds::MAX);
-        let our_order = (!has_used(our_uid8, mark), !is_member(our_uid8), order(claimed_since(self.resource, &claim)), our_age);
+        // Most nodes have no rival.
+        let our_order = LazyCell::new(|| {
+            let since = order(claimed_since(self.resource, &claim));
+            (!has_used(our_uid8, mark), !is_member(our_uid8), since, our_age)
+        });
         let comes_first = |rival: &&MarkConflict<'_>| {
             let (uid8, age) = (names::uid8(&rival.resource.uid), (rival.resource.created, rival.resource.uid.as_str()));
             let since = order(other_claims_since(rival.resource, &claim));
             // One whose spec is refused detaches nothing.
-            rival.resource.accepted && (!has_used(uid8, &rival.mark), !is_member(uid8), since, age) < our_order
+            rival.resource.accepted && (!has_used(uid8, &rival.mark), !is_member(uid8), since, age) < *our_order
         };
         // What a resource chooses takes longer to find out than whether it comes first.
         let first = self.known.iter().filter(|rival| contradict(&rival.mark, mark)).filter(comes_first);
