@@ -18,10 +18,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use tokio::{process::Command, task::JoinSet, time};
 
-use super::{
-    benchmark::{Benchmark, Body, Figure, Goal},
-    process_figures::ProcessFigures,
-};
+use super::benchmark::{Benchmark, Body, Figure, Goal};
 use crate::{
     bed::{Bed, Options, health_check::Client},
     cluster::{
@@ -29,7 +26,7 @@ use crate::{
         product::{self, HEALTH_PORT, deployment_mark, rolling_update},
     },
     eventually::eventually,
-    host::{images, namespaces, network, process::Process},
+    host::{images, namespaces, network, process::Process, process_figures::ProcessFigures},
     load::{Load, LoadOptions, checks::Checks},
 };
 

@@ -8,7 +8,6 @@ pub mod fleet;
 pub mod gates;
 mod health_checker;
 mod in_place;
-mod process_figures;
 mod rollouts;
 mod scale;
 

@@ -11,4 +11,5 @@ pub mod machine;
 pub mod namespaces;
 pub mod network;
 pub mod process;
+pub mod process_figures;
 pub mod terminal;

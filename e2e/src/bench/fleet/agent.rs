@@ -25,10 +25,7 @@ use super::{
     objects::{LEASE_SECONDS, PREFIX},
     server::Server,
 };
-use crate::{
-    bench::process_figures::ProcessFigures,
-    host::{images, network, process::Process},
-};
+use crate::host::{images, network, process::Process, process_figures::ProcessFigures};
 
 /// Where our own serves its metrics.
 const METRICS: &str = "127.0.0.1:9355";

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     bed::control_plane::{ControlPlane, Timing},
-    bench::process_figures::ProcessFigures,
     eventually::eventually,
+    host::process_figures::ProcessFigures,
 };
 
 /// Who all agents are. A user of their own, so that the API server counts their requests apart from everybody else's. It has no

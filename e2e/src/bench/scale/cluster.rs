@@ -22,13 +22,10 @@ use tokio::{
 use super::{findings::Say, resource};
 use crate::{
     bed::{self, control_plane, operator},
-    bench::{
-        fleet::{objects::PREFIX, server::Server},
-        process_figures::ProcessFigures,
-    },
+    bench::fleet::{objects::PREFIX, server::Server},
     cluster::product,
     eventually::eventually,
-    host::{images, process::Process},
+    host::{images, process::Process, process_figures::ProcessFigures},
 };
 
 /// Where the operator serves its metrics.

@@ -16,10 +16,7 @@ use super::{
     resource,
     settings::Settings,
 };
-use crate::{
-    bench::{benchmark::Goal, process_figures::by_program},
-    eventually::eventually,
-};
+use crate::{bench::benchmark::Goal, eventually::eventually, host::process_figures::by_program};
 
 /// How long it may take until all nodes serve, and everything else.
 const PATIENCE: Duration = Duration::from_mins(30);
