@@ -19,7 +19,7 @@ use crate::{
     },
     eventually::eventually,
     faults::FaultProxy,
-    host::{images, process::Process},
+    host::{images, process::Process, process_figures::ProcessFigures},
 };
 
 /// For an operator without a rival in a scenario that does not [`OperatorProcess::revive`] it. A machine that several beds share may stand
@@ -208,6 +208,12 @@ impl OperatorProcess {
     /// Fails, with the end of its log, when it runs no more.
     pub fn check(&mut self) -> Result<()> {
         self.process.as_mut().context("the operator was not started")?.check()
+    }
+
+    /// What the kernel counts of it.
+    pub fn figures(&self) -> Result<ProcessFigures> {
+        let process = self.process.as_ref().context("the operator was not started")?;
+        Ok(ProcessFigures::of(process.id().context("the operator has ended")?))
     }
 
     /// Sends it a signal.

@@ -162,6 +162,7 @@ pub const ALL: &[Scenario] = &[
     tenants::ROLES,
     tenants::HOSTILE,
     tenants::CLAIMS,
+    tenants::LARGE,
     missing_rights::TO_READ,
     missing_rights::TO_WRITE,
     health::ANSWERS,
@@ -307,10 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_that_share_a_control_plane_agree_on_its_delays() {
+    fn scenarios_that_share_a_control_plane_agree_on_it() {
+        let wanted = |scenario: &Scenario| {
+            let options = (scenario.options)();
+            (options.timing, options.critical_needs_quota, options.kubelets)
+        };
         for group in GROUPS {
-            let timings: Vec<_> = group.scenarios.iter().map(|scenario| (scenario.options)().timing).collect();
-            assert!(timings.windows(2).all(|pair| pair[0] == pair[1]), "{}", group.name);
+            let wanted: Vec<_> = group.scenarios.iter().map(wanted).collect();
+            assert!(wanted.windows(2).all(|pair| pair[0] == pair[1]), "{}", group.name);
         }
     }
 }

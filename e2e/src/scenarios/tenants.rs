@@ -1,6 +1,9 @@
 //! A tenant who may edit one namespace, beside another who serves.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use crds::{IngressDaemonSet, IngressDaemonSetStatus, NodeReadinessGate, PodReadinessGate};
@@ -22,6 +25,7 @@ use crate::{
     bed::{Bed, Options, control_plane},
     cluster::{
         detacher::{DETACHED_KEY, Detacher, Variant},
+        operator_process::{self, OperatorProcess},
         product,
     },
     eventually::eventually,
@@ -44,6 +48,16 @@ const SLOWER: f64 = 1.2;
 const OLDER: [&str; 2] = ["port", "key"];
 /// Deployments that look like the other's.
 const LOOK_ALIKES: usize = 300;
+/// Large Deployments that the tenant's gates name.
+const NAMED: usize = 32;
+/// How many of them get a pod. More make the API server of a machine with two cores so slow that no operator keeps its lease.
+const WITH_PODS: usize = 4;
+/// Label of their pods.
+const LARGE_LABEL: &str = "large";
+/// Of an object that the API server just takes: etcd accepts 1.5 MiB.
+const LARGE_BYTES: usize = 1_400_000;
+/// What the operator may take, in MiB: half of what its container may have by its manifest.
+const MEMORY: f64 = 128.0;
 /// A key that each namespace may use by default, and that nobody else asks for.
 const EXCLUDED: &str = "alpha.service-controller.kubernetes.io/exclude-balancer";
 /// A word in everything that the tenant would have on Nodes.
@@ -61,7 +75,7 @@ pub const ROLES: Scenario = Scenario {
 pub const HOSTILE: Scenario = Scenario {
     name: "a_hostile_tenant_writes_nothing_to_nodes_nor_delays_neighbours",
     options: || Options { takes_rights_away: true, ..product::four_nodes() },
-    expected: || Expectations::budget(1).watches_hang(),
+    expected: || Expectations::budget(1),
     body: |bed| Box::pin(hostile(bed)),
 };
 
@@ -72,6 +86,14 @@ pub const CLAIMS: Scenario = Scenario {
     options: || Options::with_nodes(3).with_infra(),
     expected: || Expectations::budget(1),
     body: |bed| Box::pin(claims(bed)),
+};
+
+/// A tenant's gates name Deployments that are as large as the API server takes them, and so are their `ReplicaSets` and pods.
+pub const LARGE: Scenario = Scenario {
+    name: "large_objects_of_a_tenant_stay_out_of_operator_memory",
+    options: || Options::with_nodes(3).with_infra(),
+    expected: || Expectations::budget(1),
+    body: |bed| Box::pin(large_objects(bed)),
 };
 
 async fn hostile(bed: &mut Bed) -> Result<()> {
@@ -273,6 +295,111 @@ async fn claims(bed: &mut Bed) -> Result<()> {
         ensure!(value != TENANT, "the tenant detached a node: {}", seen.object["metadata"]);
     }
     Ok(())
+}
+
+/// The other rolls out while the tenant's objects come, change and are read again by an operator that starts.
+async fn large_objects(bed: &mut Bed) -> Result<()> {
+    const NODES: [&str; 3] = ["n1", "n2", "n3"];
+    bed.install().await?;
+    operator_process::stop_pods(bed).await?;
+    let mut operator = OperatorProcess::start_with(bed, "scenario", &[operator_process::SOLE]).await?;
+    product::serve_installed(bed, product::resource("1", &product::rolling_update(1, product::deployment_mark())), &NODES).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let before = operator.figures()?.peak_mib()?;
+    let tenant = tenant(bed).await?;
+    let deployments = Api::<Deployment>::namespaced(tenant.clone(), TENANT);
+    create(&deployments, NAMED, large_deployment).await.context("large Deployments")?;
+    create(&Api::<PodReadinessGate>::namespaced(tenant.clone(), TENANT), NAMED, gate_of_large).await.context("gates")?;
+    let pods = Api::<Pod>::namespaced(tenant.clone(), TENANT);
+    create(&pods, 1, |_| pod_of_all_gates()).await.context("a pod")?;
+    waits_for(&pods, 0).await?;
+    product::roll_to(bed, "2").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    // The operator reads all pods of the namespace, for the gates may choose each.
+    let scale = async |numbers: Range<usize>, replicas: usize, waits: usize| {
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        for number in numbers {
+            deployments.patch_metadata(&format!("large-{number}"), &PatchParams::default(), &patch).await.context("scaling")?;
+        }
+        waits_for(&pods, waits).await
+    };
+    scale(0..WITH_PODS, 1, WITH_PODS).await?;
+    has_large_pods(&pods).await?;
+    // It has seen one more Deployment change beside those pods.
+    scale(WITH_PODS..WITH_PODS + 1, 1, WITH_PODS + 1).await?;
+    let first = operator.figures()?.peak_mib()?;
+    operator.stop().await?;
+    operator.run()?;
+    scale(WITH_PODS..WITH_PODS + 1, 0, WITH_PODS).await?;
+    has_large_pods(&pods).await?;
+    let again = operator.figures()?.peak_mib()?;
+    bed.say(&format!("the operator took at most {before:.0} MiB without them, {first:.0} MiB with them, {again:.0} MiB after a restart"));
+    ensure!(first.max(again) < MEMORY, "the operator took {first:.0} and {again:.0} MiB, at most {MEMORY} MiB are allowed");
+    product::roll_to(bed, "3").await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    traffic.all_served(bed).await
+}
+
+/// An environment as large as the API server takes it. An answer has six bytes for each of these characters.
+fn large_container() -> Value {
+    json!({ "name": "c", "image": "busybox:1.36", "env": [{ "name": "X", "value": "<".repeat(LARGE_BYTES) }] })
+}
+
+/// Its pods fit on no node.
+fn large_deployment(number: usize) -> Value {
+    let pod = json!({ "nodeSelector": { format!("{OWN}/pool"): "none" }, "containers": [large_container()] });
+    let labels = json!({ LARGE_LABEL: number.to_string() });
+    json!({
+        "metadata": { "name": format!("large-{number}"), "namespace": TENANT },
+        "spec": {
+            "replicas": 0, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": pod },
+        },
+    })
+}
+
+/// Pods wait until the Deployment of this number is available.
+fn gate_of_large(number: usize) -> Value {
+    let object = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": format!("large-{number}"), "type": "Available" });
+    json!({
+        "apiVersion": "ingressdaemonsets.mumoshu.github.io/v1alpha1", "kind": "PodReadinessGate",
+        "metadata": { "name": format!("gate-{number}"), "namespace": TENANT },
+        "spec": {
+            "conditionType": format!("{OWN}/c{number}"), "source": { "objectCondition": object },
+            "selector": { "matchLabels": { "app": "waits" } },
+        },
+    })
+}
+
+fn pod_of_all_gates() -> Value {
+    let gates: Vec<_> = (0..NAMED).map(|number| json!({ "conditionType": format!("{OWN}/c{number}") })).collect();
+    json!({
+        "metadata": { "name": "waiting", "namespace": TENANT, "labels": { "app": "waits" } },
+        "spec": {
+            "nodeSelector": { format!("{OWN}/pool"): "none" }, "readinessGates": gates,
+            "containers": [{ "name": "c", "image": "busybox:1.36" }],
+        },
+    })
+}
+
+async fn has_large_pods(pods: &Api<Pod>) -> Result<()> {
+    eventually(Duration::from_mins(2), "there are large pods", async || {
+        let large = pods.list_metadata(&ListParams::default().labels(LARGE_LABEL)).await?.items.len();
+        ensure!(large >= WITH_PODS, "{large} of {WITH_PODS}");
+        Ok(())
+    })
+    .await
+}
+
+/// The pod says of so many of its Deployments that they are not available, of all others that they are.
+async fn waits_for(pods: &Api<Pod>, deployments: usize) -> Result<()> {
+    eventually(Duration::from_mins(3), &format!("the pod waits for {deployments} Deployments"), async || {
+        let conditions = pods.get("waiting").await?.status.and_then(|status| status.conditions).unwrap_or_default();
+        let say = |status: &str| conditions.iter().filter(|one| one.type_.starts_with(OWN) && one.status == status).count();
+        let (available, others) = (say("True"), say("False"));
+        ensure!(available == NAMED - deployments && others == deployments, "{available} are available, {others} are not");
+        Ok(())
+    })
+    .await
 }
 
 /// Pods that take no port of the node.
