@@ -10,8 +10,9 @@ use crate::{
     auditor::{Expectations, Kind, Observation},
     bed::Bed,
     cluster::{
-        detacher::{Detacher, Variant},
-        product::{self, both_marks, deployment_mark, four_nodes, rolling_update},
+        detacher::{DETACHED_KEY, Detacher, TIMESTAMP_KEY, Variant},
+        operator_process::{self, OperatorProcess},
+        product::{self, JUDGED_GRACE, deployment_mark, four_nodes, rolling_update},
     },
     eventually::{eventually, throughout},
     load::{LoadOptions, Traffic},
@@ -55,14 +56,20 @@ pub const SETTINGS: Scenario = Scenario {
 };
 
 async fn settings(bed: &mut Bed) -> Result<()> {
-    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let marks = json!({
+        "annotateDeploymentToDetach": { "gracePeriodSeconds": JUDGED_GRACE },
+        "annotateNodeToDetach": { "key": DETACHED_KEY, "value": "true", "gracePeriodSeconds": JUDGED_GRACE },
+        "waitForDetachmentByAnnotatedTimestamp": { "key": TIMESTAMP_KEY, "format": "RFC3339", "gracePeriodSeconds": JUDGED_GRACE },
+    });
+    let one_mark = json!({ "annotateDeploymentToDetach": marks["annotateDeploymentToDetach"] });
+    product::serve(bed, rolling_update(1, one_mark), &NODES).await?;
     let _detacher = Detacher::start(&bed.client, &bed.haproxy, Variant::Good);
     let watch = bed.haproxy.watch().await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let detached = |status: &crds::IngressDaemonSetStatus| status.nodes.detached > 0;
     product::roll_to(bed, "2").await?;
     product::status_says(bed, "a node is detached", product::SAID, detached).await?;
-    product::change(bed, json!({ "updateStrategy": rolling_update(2, both_marks()) })).await?;
+    product::change(bed, json!({ "updateStrategy": rolling_update(2, marks) })).await?;
     bed.say("both marks and a budget of 2");
     product::status_says(bed, "two nodes are detached", product::SAID, |status| status.nodes.detached == 2).await?;
     product::change(
@@ -86,8 +93,8 @@ async fn settings(bed: &mut Bed) -> Result<()> {
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
     // A node that was detached in the change of modes is attached at the latest before the next one is degraded.
     watch.at_least(NODES.len() - 1).await?;
-    traffic.loses_at_most(DEGRADED, bed).await?;
-    eventually(MINUTE, "no mark is left", async || no_mark_is_left(bed).await).await
+    no_mark_is_left(bed).await?;
+    traffic.loses_at_most(DEGRADED, bed).await
 }
 
 /// In degrade mode a node gets requests while its pods end one after the other, and nginx ends at once when it is told to: what is under
@@ -278,23 +285,31 @@ async fn drift(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     let by_hand = ["n1", "n2", "n3"];
+    // While nobody repairs it, the load shows the damage alone, and from then on the repair alone.
+    operator_process::stop_pods(bed).await?;
     product::hands_on(bed, &by_hand).await?;
     bed.kubectl(&["set", "env", "deployment/edge-n1", "VERSION=tampered"]).await?;
     bed.kubectl(&["scale", "deployment/edge-n2", "--replicas=1"]).await?;
     bed.kubectl(&["delete", "deployment/edge-n3", "--wait=false"]).await?;
-    // What is judged from here on is the repair.
-    product::hands_off(bed, &by_hand).await?;
-    product::status_says(bed, "the operator has noticed", product::SAID, |status| status.nodes.available < 4).await?;
-    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    let shown = "jsonpath={range .items[*]}{.spec.replicas}{.spec.template.spec.containers[0].env[0].value} {end}";
-    eventually(MINUTE, "all Deployments are as the resource says", async || {
+    let shown = "jsonpath={range .items[*]}{.spec.replicas}{.spec.template.spec.containers[0].env[0].value}-{.status.readyReplicas} {end}";
+    eventually(MINUTE, "it is done", async || {
         let versions = bed.kubectl(&["get", "deployments", "-o", shown]).await?;
-        ensure!(versions.trim() == "21 21 21 21", "replicas and versions are {versions}");
+        ensure!(versions.trim() == "2tampered-2 11-1 21-2", "replicas, versions and ready pods are {versions}");
         Ok(())
     })
     .await?;
-    // Pods of three nodes end by hand.
-    traffic.loses_at_most(3 * UNANNOUNCED, bed).await
+    bed.kubectl(&["rollout", "status", "deployment/edge-n1", "--timeout=1m"]).await?;
+    bed.haproxy.serves(MINUTE, &["n1", "n2", "n4"]).await?;
+    traffic.loses_at_most(by_hand.len() as u64 * UNANNOUNCED, bed).await?;
+    product::hands_off(bed, &by_hand).await?;
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
+    let mut operator = OperatorProcess::start_with(bed, "scenario", &[operator_process::SOLE]).await?;
+    product::status_says(bed, "the operator has noticed", product::SAID, |status| status.nodes.available < 4).await?;
+    product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
+    let versions = bed.kubectl(&["get", "deployments", "-o", shown]).await?;
+    ensure!(versions.trim() == "21-2 21-2 21-2 21-2", "replicas, versions and ready pods are {versions}");
+    traffic.all_served(bed).await?;
+    operator.check()
 }
 
 /// What a node takes with it whose pods end unannounced. The load balancer asks every 0.2 s and lets go of a node at the second bad answer,

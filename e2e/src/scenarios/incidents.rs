@@ -283,6 +283,7 @@ pub const DEAD_NODE: Scenario = Scenario {
 
 async fn dead_node(bed: &mut Bed) -> Result<()> {
     product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    let (watch, traffic) = (bed.haproxy.watch().await?, Traffic::start(&bed.haproxy, &LoadOptions::default()).await?);
     roll_slowly_to(bed, "2").await?;
     let node = shows(bed, Phase::Updating).await?;
     bed.node(&node)?.cut().await?;
@@ -316,11 +317,14 @@ async fn dead_node(bed: &mut Bed) -> Result<()> {
     .await?;
     let others: Vec<_> = NODES.into_iter().filter(|other| *other != node).collect();
     bed.haproxy.serves(MINUTE, &others).await?;
+    // The dead one, and one that is updated.
+    watch.at_least(1).await?;
     bed.say("ignored, it held nobody up");
     bed.node(&node)?.heal().await?;
     bed.kubectl(&["annotate", "node", &node, &format!("{}=it-is-back", names::RETRY_ANNOTATION)]).await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    bed.haproxy.serves(MINUTE, &NODES).await
+    bed.haproxy.serves(MINUTE, &NODES).await?;
+    traffic.all_served(bed).await
 }
 
 /// bottlerocket-update-operator #691: after an update that failed, nodes stayed as they were marked for it.
@@ -358,7 +362,7 @@ async fn no_mark(bed: &mut Bed) -> Result<()> {
             product::change(bed, json!({ "updateStrategy": rolling_update(1, patient), "template": product::template(version) })).await?;
         }
         product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-        eventually(MINUTE, "no mark of ours is left, and all of others", async || no_mark_of_ours_and_all_of_others(bed).await).await?;
+        no_mark_of_ours_and_all_of_others(bed).await?;
         bed.haproxy.serves(MINUTE, &NODES).await?;
         bed.say(&format!("the update failed on {node}; corrected (rolled back: {rolls_back}), no mark is left"));
     }

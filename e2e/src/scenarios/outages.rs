@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use chrono::{DateTime, Utc};
 use crds::{
     IngressDaemonSetStatus, names,
     status::NodePhase,
@@ -17,7 +18,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    auditor::{Expectations, Kind},
+    auditor::{Expectations, Kind, Observation},
     bed::Bed,
     cluster::{
         operator_process::OperatorProcess,
@@ -41,17 +42,21 @@ pub const API_SERVER_STOPPED: Scenario = Scenario {
 };
 
 async fn api_server_stopped(bed: &mut Bed) -> Result<()> {
-    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    product::serve(bed, rolling_update(1, slow_mark()), &NODES).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
-    product::roll_to(bed, "2").await?;
+    roll_slowly_to(bed, "2").await?;
     for (phase, seconds) in [(Phase::Claimed, 20), (Phase::Updating, 60)] {
-        let node = shows(bed, phase).await?;
-        bed.say(&format!("{node} is {phase:?}; the API server stands still for {seconds} s"));
         let watch = bed.haproxy.watch().await?;
+        let node = shows(bed, phase).await?;
+        // The recorder has seen it, too.
+        bed.recorder.history().await?;
         bed.control_plane.signal("kube-apiserver", Signal::SIGSTOP)?;
+        bed.say(&format!("{node} is {phase:?}; the API server stands still for {seconds} s"));
         let whole = throughout(Duration::from_secs(seconds), "the bed is whole", async || bed.check()).await;
+        let goes_on = Utc::now();
         bed.control_plane.signal("kube-apiserver", Signal::SIGCONT)?;
         whole?;
+        was(bed, &node, phase, goes_on).await?;
         // The control plane has heard of no kubelet for so long that it calls Nodes lost, and their pods unready.
         throughout(Duration::from_secs(5), "the bed is whole", async || bed.check()).await?;
         watch.at_least(3).await?;
@@ -80,27 +85,30 @@ pub const ETCD: Scenario = Scenario {
 };
 
 async fn etcd(bed: &mut Bed) -> Result<()> {
-    product::serve(bed, rolling_update(1, deployment_mark()), &NODES).await?;
+    product::serve(bed, rolling_update(1, slow_mark()), &NODES).await?;
     let mut operator = OperatorProcess::instead_of_pods(bed).await?;
     let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, "2").await?;
     let node = shows(bed, Phase::Claimed).await?;
-    bed.say(&format!("{node} is claimed; etcd is killed"));
     let killed = bed.control_plane.kill("etcd").await?;
+    bed.say(&format!("{node} is claimed; etcd is killed"));
     let watch = bed.haproxy.watch().await?;
     throughout(Duration::from_secs(6), "HAProxy runs", async || bed.haproxy.check()).await?;
     watch.at_least(3).await?;
+    let is_back = Utc::now();
     bed.control_plane.start_again(killed)?;
     // Without etcd it cannot renew its lease, and ends; its kubelet would start it again.
     completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
+    was(bed, &node, Phase::Claimed, is_back).await?;
     bed.say("etcd is back, and the rollout has ended");
     // With a lease, its successor might end, once it goes on after it was stopped, before it has tried to watch on.
     operator.stop().await?;
     let mut operator = OperatorProcess::start_with(bed, "stopped", &["--no-leader-election"]).await?;
-    product::roll_to(bed, "3").await?;
-    shows(bed, Phase::Updating).await?;
-    miss_the_history(bed, &operator).await?;
+    roll_slowly_to(bed, "3").await?;
+    let node = shows(bed, Phase::Updating).await?;
+    let goes_on = miss_the_history(bed, &operator).await?;
     completes(bed, &mut operator, NODES.len(), product::ROLLED_OUT).await?;
+    was(bed, &node, Phase::Updating, goes_on).await?;
     traffic.all_served(bed).await?;
     let log = tokio::fs::read_to_string(bed.state().join("logs/operator-stopped.log")).await?;
     let expired = log.lines().filter(|line| line.contains("watch failed") && line.contains("too old resource version")).count();
@@ -110,8 +118,8 @@ async fn etcd(bed: &mut Bed) -> Result<()> {
 }
 
 /// The operator is stopped while things change, and what changed can no longer be watched afterwards: the API server
-/// is started again, and etcd has dropped its history.
-async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<()> {
+/// is started again, and etcd has dropped its history. When the operator goes on.
+async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<DateTime<Utc>> {
     operator.signal(Signal::SIGSTOP)?;
     bed.say("the operator is stopped, the history is compacted");
     // The Deployment controller goes on alone: nobody closes the token.
@@ -139,7 +147,14 @@ async fn miss_the_history(bed: &mut Bed, operator: &OperatorProcess) -> Result<(
     bed.control_plane.compact(newest).await?;
     bed.control_plane.start_again(killed)?;
     eventually(MINUTE, "the API server is back", async || api.list(&ListParams::default()).await.map(drop).context("listing")).await?;
-    operator.signal(Signal::SIGCONT)
+    let goes_on = Utc::now();
+    operator.signal(Signal::SIGCONT)?;
+    Ok(goes_on)
+}
+
+/// A mark that stands so long that what is done to a claimed node comes in time.
+fn slow_mark() -> Value {
+    json!({ "annotateDeploymentToDetach": { "gracePeriodSeconds": 5 } })
 }
 
 /// Rolls out a version whose pods take so long to be ready that what is done to a node in the middle of its update comes in time.
@@ -161,6 +176,18 @@ pub(super) async fn shows(bed: &Bed, phase: Phase) -> Result<String> {
         api.list(&ListParams::default()).await?.items.iter().find_map(shows).context("none is")
     })
     .await
+}
+
+/// The node's token still showed this phase before that moment: what was done to the node came in time.
+async fn was(bed: &Bed, node: &str, phase: Phase, before: DateTime<Utc>) -> Result<()> {
+    let history = bed.recorder.history().await?;
+    let of_node = |seen: &&Observation| {
+        seen.kind == Kind::Deployment && seen.object["metadata"]["annotations"][names::NODE_NAME_ANNOTATION] == node && seen.at < before
+    };
+    let last = history.iter().rev().find(of_node).with_context(|| format!("{node} has no Deployment"))?;
+    let token: Token = last.object["metadata"]["labels"][names::TOKEN_LABEL].as_str().unwrap_or_default().parse()?;
+    ensure!(token.phase == phase, "{node} was no longer {phase:?}: {token}");
+    Ok(())
 }
 
 /// A node loses its agent, or its network.
@@ -202,6 +229,8 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     is_lost(bed, "n4").await?;
     traffic.loses_at_most(CUT_OFF, bed).await?;
     bed.say("n4 is cut off while nothing is under way");
+    // The load balancer has let go of it.
+    let traffic = Traffic::start(&bed.haproxy, &LoadOptions::default()).await?;
     product::roll_to(bed, "4").await?;
     let says = |status: &IngressDaemonSetStatus| {
         status.node_states.iter().any(|state| state.name == "n4" && state.reason == "NodeNotReady")
@@ -211,7 +240,8 @@ async fn lost_nodes(bed: &mut Bed) -> Result<()> {
     product::status_says(bed, "n4 is what the rollout waits for", product::SAID, says).await?;
     bed.node("n4")?.heal().await?;
     product::is_complete(bed, NODES.len(), product::ROLLED_OUT).await?;
-    bed.haproxy.serves(MINUTE, &NODES).await
+    bed.haproxy.serves(MINUTE, &NODES).await?;
+    traffic.all_served(bed).await
 }
 
 pub(super) async fn is_lost(bed: &Bed, node: &str) -> Result<()> {
