@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{bed::rights, host::images, scenario::dump, scenarios};
 
-/// Programs whose change makes verdicts worth nothing; so does that of the control plane, and of [`INSTALLED`].
+/// Programs whose change makes verdicts worth nothing; so does that of the control plane, of [`INSTALLED`], and of the guides, whose commands
+/// scenarios run.
 const PROGRAMS: [&str; 5] = ["bed", "ingress-daemonset-operator", "health-checker", "virtual-kubelet", "kubectl-ids"];
 
 /// Directories of manifests that scenarios install.
@@ -29,7 +30,7 @@ const INSTALLED: [&str; 2] = ["deploy", "crds/manifests"];
 /// What a soak consists of. A state of another one is not gone on with.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Plan {
-    /// Digest of the programs and of what is installed.
+    /// Digest of the programs, of what is installed, and of the guides.
     programs: String,
     only: Option<String>,
     repeat: u32,
@@ -150,6 +151,10 @@ fn programs() -> Result<String> {
         manifests.sort();
         paths.extend(manifests);
     }
+    paths.push(repository.join("README.md"));
+    let mut guides = dump::files(&repository.join("docs"), &["md"])?;
+    guides.sort();
+    paths.extend(guides);
     let mut digest = Sha256::new();
     for path in paths {
         digest.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
