@@ -206,8 +206,8 @@ fn inside(command: Command) -> Result<ExitCode> {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Demo { keep, api_port, web_port } => {
-                demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await?;
-                Ok(ExitCode::SUCCESS)
+                let outcome = demo::run(keep.then_some(Ports { api: api_port, web: web_port })).await;
+                Ok(if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
             Command::List { .. }
             | Command::Test { .. }

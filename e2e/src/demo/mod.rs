@@ -7,7 +7,7 @@ pub(crate) mod control;
 pub mod front;
 mod table;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -17,7 +17,7 @@ use crate::{
     cluster::{joining, product},
     host::{images, network},
     load::{Traffic, outage::Outages},
-    scenario::dump,
+    scenario::{self, dump},
 };
 
 use commentary::Commentary;
@@ -44,8 +44,17 @@ pub struct Ports {
     pub web: u16,
 }
 
-/// Runs the demo inside the namespaces; with `keep`, leaves everything running for people outside.
+/// Runs the demo inside the namespaces; with `keep`, leaves everything running for people outside. It has printed why it failed.
 pub async fn run(keep: Option<Ports>) -> Result<()> {
+    let started = Instant::now();
+    let outcome = run_in_bed(keep).await;
+    if let Err(error) = &outcome {
+        scenario::tell_failure(NAME, started, error);
+    }
+    outcome
+}
+
+async fn run_in_bed(keep: Option<Ports>) -> Result<()> {
     let mut bed = Bed::start(Options::with_nodes(NODES).with_infra()).await.context("starting the bed")?;
     let outcome = show(&mut bed, keep).await;
     if outcome.is_err() {

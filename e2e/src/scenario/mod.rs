@@ -16,7 +16,10 @@ use anyhow::{Context, Result};
 
 use crate::{
     auditor::{AuditReport, Expectations},
-    bed::{Bed, Options, rights},
+    bed::{
+        Bed, Options,
+        rights::{self, Requests},
+    },
 };
 
 /// Those in which machines die, or pods crash late, take six minutes by the clocks of kubelets and control plane. One that waits for what
@@ -89,7 +92,8 @@ pub async fn run_group(group: &Group, first: usize) -> Result<()> {
             let bed = if let Some(bed) = &mut shared {
                 bed
             } else {
-                let empty = Options { timing: options.timing.clone(), ..Options::default() }.with_infra();
+                let Options { timing, critical_needs_quota, .. } = options.clone();
+                let empty = Options { timing, critical_needs_quota, ..Options::default() }.with_infra();
                 let bed = shared.insert(Bed::start(empty).await.context("starting the bed")?);
                 begun(bed.share().await.context("installing the product for the group"), bed, scenario).await?;
                 bed
@@ -113,13 +117,18 @@ async fn begun(outcome: Result<()>, bed: &Bed, scenario: &Scenario) -> Result<()
 
 /// Prints the verdict, on a line that begins with [`PASSED`] or [`FAILED`].
 fn tell(name: &str, started: Instant, outcome: Result<()>) -> Result<()> {
-    let (seconds, seed) = (started.elapsed().as_secs_f32(), chance::told());
     match &outcome {
-        Ok(()) => println!("{PASSED}{seconds:.1} s: {name}"),
-        // One line, whatever the last error printed.
-        Err(error) => println!("{FAILED}{seconds:.1} s: {name}: {}{seed}", format!("{error:#}").replace('\n', " | ")),
+        Ok(()) => println!("{PASSED}{:.1} s: {name}", started.elapsed().as_secs_f32()),
+        Err(error) => tell_failure(name, started, error),
     }
     outcome
+}
+
+/// Prints why it failed, on a line that begins with [`FAILED`].
+pub fn tell_failure(name: &str, started: Instant, error: &anyhow::Error) {
+    // One line, whatever the last error printed.
+    let why = format!("{error:#}").replace('\n', " | ");
+    println!("{FAILED}{:.1} s: {name}: {why}{}", started.elapsed().as_secs_f32(), chance::told());
 }
 
 /// Whether the bed is used again after the scenario.
@@ -151,11 +160,8 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
             Err(error) => error.context(format!("{panicked:#}")),
         });
     }
-    match rights::read(bed.state()) {
-        Ok(mut requests) => {
-            if bed.has_kubelets() {
-                requests.forget_nodes();
-            }
+    match requests(bed) {
+        Ok(requests) => {
             // Of a scenario that had the bed to itself, and came to its end, it is known what it used. One that is for virtual kubelets
             // shows on machines what the operator uses, and not what virtual kubelets do.
             let on_its_own_nodes = bed.has_kubelets() == (scenario.options)().kubelets;
@@ -189,11 +195,26 @@ async fn run_in(bed: &mut Bed, scenario: &Scenario, sharing: Sharing) -> Result<
             Sharing::Only => bed.delete_resources().await.context("deleting the resources of the only scenario"),
             Sharing::Group => bed.clear().await.context("clearing the bed for the next scenario"),
         };
+        // Clearing up needs rights, too, and may be what an operator does not survive.
+        if sharing != Sharing::Alone {
+            outcome = outcome.and_then(|()| panics::in_logs(bed.state()));
+            if !(scenario.options)().takes_rights_away {
+                outcome = outcome.and_then(|()| requests(bed)?.expect_none_forbidden());
+            }
+        }
     }
     if outcome.is_err() {
         dump::tell(bed, scenario.name).await;
     }
     outcome
+}
+
+fn requests(bed: &Bed) -> Result<Requests> {
+    let mut requests = rights::read(bed.state())?;
+    if bed.has_kubelets() {
+        requests.forget_nodes();
+    }
+    Ok(requests)
 }
 
 async fn judge(bed: &Bed, scenario: &Scenario) -> Result<AuditReport> {
