@@ -37,19 +37,25 @@ fn main() -> Result<ExitCode> {
         bail!("no fault has a name that begins with {prefix}");
     }
     let mut run = Run::begin(&root, &list, &chosen)?;
-    let mut survivors = Vec::new();
-    let mut wrong = 0;
+    let (mut told, mut survived, mut wrong) = (Vec::new(), 0, 0);
     for fault in &chosen {
         let found = run.look_for(fault)?;
-        wrong += usize::from(found == fault.survives.is_some());
-        if !found {
-            survivors.push(*fault);
+        survived += usize::from(!found);
+        let word = if found { "found" } else { "survived" };
+        match (found, &fault.survives) {
+            (true, None) => {}
+            (false, Some(reason)) => told.push(format!("survived: {}: {reason}", fault.name)),
+            (_, reason) => {
+                let why = reason.as_ref().map_or("NO TEST FINDS IT, AND NO REASON IS GIVEN", |_| "A TEST FINDS IT: TAKE ITS REASON AWAY");
+                told.push(format!("{word}: {}: {why}\n        alone   make mutants MUTANTS={}", fault.name, fault.name));
+                wrong += 1;
+            }
         }
     }
-    for fault in &survivors {
-        println!("survived: {}: {}", fault.name, fault.survives.as_deref().unwrap_or("NO TEST FINDS IT, AND NO REASON IS GIVEN"));
+    for line in told {
+        println!("{line}");
     }
-    println!("{} found, {} survived", chosen.len() - survivors.len(), survivors.len());
+    println!("{} found, {survived} survived", chosen.len() - survived);
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

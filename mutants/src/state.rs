@@ -45,6 +45,9 @@ impl State {
     /// Remembers, at once.
     pub fn note(&mut self, name: &str, known: Known) -> Result<()> {
         self.known.insert(name.to_owned(), known);
-        std::fs::write(&self.file, serde_json::to_vec_pretty(&self.known)?).with_context(|| self.file.display().to_string())
+        // A file that is half written when the run is stopped would be lost.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec_pretty(&self.known)?).with_context(|| new.display().to_string())?;
+        std::fs::rename(&new, &self.file).with_context(|| self.file.display().to_string())
     }
 }

@@ -325,3 +325,42 @@ fn in_place_only_does_not_hinder_repair_of_deployments() {
     });
     world.run_until(&mut operator, 300, World::is_converged).unwrap();
 }
+
+/// An update in place is over but for its token, and a pod is of the former template: its `ReplicaSet`'s controller had not seen the
+/// other one when it made the pod.
+fn with_a_former_pod() -> (World, Operator) {
+    let (mut world, mut operator) = settled(staying(Marks::Token), 1);
+    let former = Arc::clone(&world.cluster.pods[0].template);
+    world.change(|cluster| cluster.edit_wish(|wish| wish.image = 2));
+    let goes_on = |world: &World| world.cluster.deployments["edge-n0"]["spec"]["template"]["spec"]["containers"][0]["image"] == "app:2";
+    world.run_until(&mut operator, 120, goes_on).unwrap();
+    world.audit.disturbed.insert("n0".to_owned());
+    world.change(|cluster| cluster.pods[0].template = former);
+    (world, operator)
+}
+
+#[test]
+fn a_former_pod_of_the_current_replica_set_is_replaced() {
+    let (mut world, mut operator) = with_a_former_pod();
+    let before = pods_of(&world, "n0");
+    world.run_until(&mut operator, 300, World::is_converged).unwrap();
+    assert_eq!(world.audit.violations, Vec::<String>::new());
+    let after = pods_of(&world, "n0");
+    assert!(after.len() == 2 && !after.contains(&before[0]) && after.contains(&before[1]), "{before:?}: {after:?}");
+}
+
+#[test]
+fn a_former_pod_is_deleted_only_as_it_was_seen() {
+    let (world, mut operator) = with_a_former_pod();
+    operator.catch_up(&world);
+    let planned = operator.plan(&world).unwrap();
+    let deleted = planned.plan.actions.iter().filter_map(|action| match action {
+        planner::Action::DeletePod { name, uid, resource_version } => Some((name.clone(), uid.clone(), resource_version.clone())),
+        _ => None,
+    });
+    let deleted: Vec<_> = deleted.collect();
+    let wanted = world.cluster.wish.revision_of(2);
+    let former = planned.snapshot.pods["n0"].iter().find(|pod| pod.revision != wanted).unwrap();
+    let gated = former.gated.as_ref().unwrap();
+    assert_eq!(deleted, [(former.name.clone(), Some(gated.uid.clone()), Some(gated.resource_version.clone()))]);
+}
