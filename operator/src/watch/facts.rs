@@ -134,6 +134,8 @@ fn is_gated(spec: &PodSpec) -> bool {
 pub struct KeptReplicaSet {
     /// Its template, where it has no controller.
     pub orphan: Option<SharedSpec>,
+    /// Pods that such a one is to have, or has.
+    pub orphans: i32,
     /// More, where its pods have the gate for updates in place.
     pub gated: Option<ReplicaSetFacts>,
 }
@@ -143,18 +145,23 @@ pub fn replica_set(set: ReplicaSet, specs: &mut SpecInterner) -> Option<ReplicaS
     let owner = controller(&set.metadata)?.uid.chars().take(UID).collect();
     set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref()).filter(|spec| is_gated(spec))?;
     let template = template(&set);
-    let spec = intern(&template, &set, specs);
+    let (spec, replicas) = (intern(&template, &set, specs), replicas(&set));
     let meta = set.metadata;
-    let wanted = set.spec.and_then(|spec| spec.replicas).unwrap_or(1);
     Some(ReplicaSetFacts {
         owner,
         hash: text(meta.labels.as_ref(), planner::objects::in_place::change::HASH_LABEL),
         token: meta.labels.as_ref().and_then(|labels| labels.get(names::IN_PLACE_TOKEN)).cloned(),
-        replicas: wanted.max(set.status.map_or(0, |status| status.replicas)),
+        replicas,
         spec,
         name: meta.name.unwrap_or_default(),
         uid: meta.uid.unwrap_or_default(),
     })
+}
+
+/// How many pods a `ReplicaSet` is to have or, where it has more, has.
+pub fn replicas(set: &ReplicaSet) -> i32 {
+    let wanted = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    wanted.max(set.status.as_ref().map_or(0, |status| status.replicas))
 }
 
 /// The pod template of a `ReplicaSet` without a controller, as a Deployment would carry it; nothing of one that is too large.

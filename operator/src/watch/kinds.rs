@@ -248,6 +248,7 @@ impl Observed for ReplicaSet {
         let mut entry = entry(&self.metadata, KeptReplicaSet::default());
         if entry.controller.is_none() {
             entry.facts.orphan = facts::orphan(&self, specs);
+            entry.facts.orphans = facts::replicas(&self);
         } else {
             entry.facts.gated = facts::replica_set(self, specs);
         }

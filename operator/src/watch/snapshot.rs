@@ -32,7 +32,11 @@ pub(super) fn build(
     let taken = taken(index, namespace, &uid8);
     let deployments = deployments(index, namespace, name, &uid, &taken);
     let orphans = of_namespace(&index.replica_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8 && entry.controller.is_none());
+    let mut orphans: Vec<_> = orphans.collect();
+    // An update leaves more than one on a node: the last one counts, which has most pods. With the template of another one they would go.
+    orphans.sort_by_key(|(_, entry)| entry.facts.orphans);
     // Of one that is too large nothing is held.
+    let orphans = orphans.into_iter();
     let orphans =
         orphans.filter_map(|(_, entry)| Some((index.node_names.get(&entry.node_hash)?.clone(), entry.facts.orphan.clone()?))).collect();
     let daemon_sets = of_namespace(&index.daemon_sets, namespace).filter(|(_, entry)| entry.uid8 == uid8);

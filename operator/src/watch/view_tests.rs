@@ -349,6 +349,26 @@ fn a_deployments_name_decides_its_node_despite_its_annotation() {
     assert!(snapshot(&observer).unwrap().deployments.keys().eq(["a"]));
 }
 
+/// Of a Deployment that somebody deleted, and not its pods, in the middle of an update.
+#[test]
+fn of_orphaned_replica_sets_the_one_with_pods_counts() {
+    for names in [["a-1", "a-2"], ["a-2", "a-1"]] {
+        let observer = observer(vec![node("a", "1")], Vec::new(), Vec::new());
+        let sets = names.iter().zip([(2, 2, "new"), (0, 0, "former")]).map(|(name, (wanted, has, image))| {
+            let mut set = pod("edge", name, "a");
+            set["spec"] = json!({
+                "replicas": wanted, "selector": {}, "template": { "spec": { "containers": [{ "name": "c", "image": image }] } },
+            });
+            set["status"] = json!({ "replicas": has });
+            of(set)
+        });
+        observer.take::<ReplicaSet>(sets.collect());
+        let snapshot = snapshot(&observer).unwrap();
+        let template = snapshot.orphans["a"].get("template").unwrap();
+        assert_eq!(template["spec"]["containers"][0]["image"], "new", "{names:?}");
+    }
+}
+
 #[test]
 fn pods_of_another_namespace_are_none_of_ours() {
     let observer = observer(
