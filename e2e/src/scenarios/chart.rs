@@ -259,6 +259,10 @@ pub fn fetch_monitoring() -> Result<()> {
 }
 
 fn make(target: &str) -> Result<()> {
+    // Beds beside each other may want the same: the others wait, and find it.
+    let path = images::repository().join("target/bed/make.lock");
+    let lock = std::fs::File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    lock.lock().with_context(|| format!("locking {}", path.display()))?;
     let mut make = std::process::Command::new("make");
     let status = make.args(["--no-print-directory", target]).current_dir(images::repository()).status();
     ensure!(status.context("running make")?.success(), "make {target} failed");
