@@ -1,4 +1,5 @@
-//! P3 and P4: pods change only under a token that allows it, and only on a node that was detached before, for the grace.
+//! P3, P4 and P15: pods change only under a token that allows it, and only on a node that was detached before, for the grace; those that
+//! are updated in place stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 

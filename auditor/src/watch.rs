@@ -1,4 +1,4 @@
-//! Watches of everything that is judged.
+//! Watches of all objects that are judged.
 
 use std::{collections::BTreeSet, time::Duration};
 

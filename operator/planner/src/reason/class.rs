@@ -6,9 +6,9 @@ use super::{Reason, StepState};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Class {
-    /// Rank among obstacles; `blocked` names the lowest: what people decided, then what is broken, then what others or time end. A grant
-    /// whose reason has a rank is not under way, so that the clock of the progress deadline does not run for it. None for what is part of
-    /// an update that goes on.
+    /// Rank among obstacles; `blocked` names the lowest: a pause, then failures and what is broken, then windows, steps and slots, last what
+    /// the spec or a person leaves out. A grant whose reason has a rank is not under way, so that the clock of the progress deadline does
+    /// not run for it. None for what is part of an update that goes on.
     pub rank: Option<u8>,
     /// It is about the rollout, not about one node.
     pub of_rollout: bool,
@@ -39,7 +39,8 @@ impl Class {
 }
 
 impl Reason {
-    /// Time alone ends it: a window opens, a step has soaked, a revision has proved itself.
+    /// A wait for a turn that time alone ends: a window opens, a step has soaked, a revision has proved itself. Waits of a node that is under
+    /// way, such as graces, are not asked about.
     pub fn ends_by_itself(&self) -> bool {
         let soaks = matches!(self, Self::Step { state: StepState::Soaking { .. }, .. });
         soaks || matches!(self, Self::OutsideWindow { opens: Some(_) } | Self::Proving { suspects: 0, .. })

@@ -9,7 +9,7 @@ use crds::{
 };
 use std::str::FromStr;
 
-/// Keys of Node annotations and labels that take nodes out of load balancers and do nothing else: those of cloud controllers, which read
+/// Keys that each namespace may use by default: of Node annotations and labels that take nodes out of load balancers and do nothing else: those of cloud controllers, which read
 /// the former one until Kubernetes 1.21, and of node-detacher.
 pub const DETACH_KEYS: [&str; 3] = [
     "node.kubernetes.io/exclude-from-external-load-balancers",

@@ -11,7 +11,7 @@ const PROGRESS_DEADLINE: u32 = 3600;
 /// Seconds for which a new revision must serve. In them fit three starts of a container that ends at once, by the back-off of its kubelet
 /// (10 s, 20 s). The time after which the Node of a machine that died is no longer Ready (40 to 50 s) fits, too.
 const PROVEN_AFTER: u32 = 60;
-/// Falls of a pod that fail a revision on its node.
+/// Falls of a node's worst pod, with evictions and losses of the node, that fail a revision there.
 const MAX_FLAPS: u32 = 3;
 /// Former revisions that are kept, as for a Deployment.
 const HISTORY: u32 = 10;
@@ -33,7 +33,7 @@ pub struct RolloutSettings {
     pub max_failed: usize,
     /// Seconds for which a new revision must serve without a break to count as good; 0: from the first moment on.
     pub proven_after: i64,
-    /// Falls of a pod at which the revision has failed on its node; 0: at none.
+    /// Falls of a node's worst pod, with evictions and losses of the node, at which the revision has failed there; 0: at none.
     pub max_flaps: u32,
     /// The rollout rolls back by itself when it halts.
     pub auto_rollback: bool,
