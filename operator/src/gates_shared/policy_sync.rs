@@ -49,6 +49,15 @@ pub fn want<T: PartialEq>(wanted: &watch::Sender<Option<T>>, now: T) {
     });
 }
 
+/// What the API server refused when it was tried last.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Refused {
+    /// Why a gate's policy is not there, or is still there, by UID.
+    pub policies: BTreeMap<String, String>,
+    /// Why the entry of the webhook is not as it is wanted.
+    pub webhook: Option<String>,
+}
+
 /// Work that is done in rounds.
 pub trait Rounds {
     /// One round, with a look at existing policies or without; whether all of it went well.

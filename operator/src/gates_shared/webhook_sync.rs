@@ -8,9 +8,13 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
-use planner::gates_shared::policy_objects::{ServedWebhook, WEBHOOKS, configuration};
+use planner::gates_shared::{
+    accepted::asked_since,
+    policy_objects::{ServedWebhook, WEBHOOKS, configuration},
+};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use std::collections::BTreeMap;
+use tokio::{sync::watch, time::Instant};
 
 /// The webhook that the operator serves, as the API server is to know it.
 #[derive(Clone, Debug)]
@@ -38,7 +42,7 @@ struct KnownEntry {
 
 /// What became of a round.
 #[derive(Debug, PartialEq, Eq)]
-pub enum EntryRound {
+enum EntryRound {
     /// The entry is as it was.
     Same,
     /// It was written. `before`: the one that it replaces was written by this operator, too, and trusted the same authorities.
@@ -60,12 +64,14 @@ pub struct WebhookSync {
     name: &'static str,
     served: Option<WebhookService>,
     known: Option<KnownEntry>,
+    /// Since when the webhook is asked for each clause of the entry that was written last.
+    clauses: BTreeMap<String, std::time::Instant>,
 }
 
 impl WebhookSync {
     /// Nothing is known yet. `served`: the operator serves a webhook.
     pub fn new(client: Client, field_manager: &'static str, name: &'static str, served: Option<WebhookService>) -> Self {
-        Self { client, field_manager, name, served, known: None }
+        Self { client, field_manager, name, served, known: None, clauses: BTreeMap::new() }
     }
 
     fn api(&self) -> Api<MutatingWebhookConfiguration> {
@@ -73,8 +79,31 @@ impl WebhookSync {
     }
 
     /// Whether the entry is as it was written last.
-    pub fn is_written(&self) -> bool {
+    fn is_written(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.written.is_some())
+    }
+
+    /// Since when the webhook is asked for each clause; for none unless the entry is as it was written last.
+    pub fn asked(&self) -> BTreeMap<String, std::time::Instant> {
+        if self.is_written() { self.clauses.clone() } else { BTreeMap::new() }
+    }
+
+    /// Keeps the entry, as [`Self::keep`] does, that asks about the objects of these clauses. Why the API server refused it.
+    pub async fn ask(
+        &mut self,
+        clauses: &[String],
+        render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>,
+        spared: bool,
+    ) -> Option<String> {
+        match self.keep(render, spared).await {
+            EntryRound::Same | EntryRound::Absent => None,
+            EntryRound::Written { before } => {
+                let before = if before { std::mem::take(&mut self.clauses) } else { BTreeMap::new() };
+                self.clauses = asked_since(&before, clauses, Instant::now().into_std());
+                None
+            }
+            EntryRound::Refused(why) => Some(why),
+        }
     }
 
     /// Returns when other authorities are to be trusted; never where no webhook is served.
@@ -113,7 +142,7 @@ impl WebhookSync {
 
     /// Applies the entry, as `render` makes it, or removes it where that makes none, unless `spared`: there may be gates that need it and
     /// cannot be read.
-    pub async fn keep(&mut self, render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>, spared: bool) -> EntryRound {
+    async fn keep(&mut self, render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>, spared: bool) -> EntryRound {
         let wanted = self.served.as_mut().and_then(|served| {
             let trusted = served.trusted.borrow_and_update().clone();
             let (namespace, service, path) = (&served.namespace, &served.service, served.path);

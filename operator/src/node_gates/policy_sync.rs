@@ -3,8 +3,8 @@
 use crate::{
     gates_shared::{
         GateState, WebhookService,
-        policy_sync::{self, PolicySync, Rounds, Versions},
-        webhook_sync::{EntryRound, WebhookSync},
+        policy_sync::{self, PolicySync, Refused, Rounds, Versions},
+        webhook_sync::WebhookSync,
     },
     write::{self, Error},
 };
@@ -15,11 +15,13 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use parking_lot::Mutex;
-use planner::node_gates::{
-    Gate,
-    accepted::{Accepted, asked_since},
-    policy_objects::{self, Means, Offers},
-    status::Lingering,
+use planner::{
+    gates_shared::accepted::Accepted,
+    node_gates::{
+        Gate,
+        policy_objects::{self, Means, Offers},
+        status::Lingering,
+    },
 };
 use serde_json::json;
 use std::{
@@ -67,15 +69,6 @@ struct PolicyState {
     news: bool,
     /// When that was asked last.
     asked: Option<std::time::Instant>,
-}
-
-/// What the API server refused when it was tried last.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Refused {
-    /// Why a gate's policy is not there, or is still there, by UID.
-    policies: BTreeMap<String, String>,
-    /// Why the entry of the webhook is not as it is wanted.
-    webhook: Option<String>,
 }
 
 /// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what exists.
@@ -131,7 +124,7 @@ impl PolicyHandle {
         {
             return Some(reactive("the policy", why));
         }
-        let accepted = known.accepted.at(&means, gate, owned);
+        let accepted = means.accepted_at(&known.accepted, gate, owned);
         // What was written before stays in force.
         if means == Means::Webhook
             && accepted.is_none()
@@ -157,8 +150,6 @@ pub struct NodePolicySync {
     wishes: watch::Receiver<Option<DesiredPolicies>>,
     policies: PolicySync,
     webhook: WebhookSync,
-    /// Since when the webhook is asked for the nodes of each gate.
-    clauses: BTreeMap<String, std::time::Instant>,
 }
 
 impl Rounds for NodePolicySync {
@@ -202,7 +193,7 @@ impl NodePolicySync {
         let wishes = admission.wish.subscribe();
         let policies = PolicySync::new(client.clone(), names::GATE_LABEL, FIELD_MANAGER, versions);
         let webhook = WebhookSync::new(client.clone(), FIELD_MANAGER, policy_objects::WEBHOOK, served);
-        Self { client, state, admission, wishes, policies, webhook, clauses: BTreeMap::new() }
+        Self { client, state, admission, wishes, policies, webhook }
     }
 
     /// Finds the existing policies of ours. Whether that could be found out.
@@ -220,15 +211,7 @@ impl NodePolicySync {
             |wanted: &&Wanted| !wanted.deleting && policy_objects::means(&wanted.gate, wanted.enforced, offers) == Means::Webhook;
         let clauses: Vec<_> = wish.gates.values().filter(by_webhook).filter_map(|wanted| policy_objects::clause(&wanted.gate)).collect();
         let asked = policy_objects::asked(&clauses);
-        match self.webhook.keep(|served| Some(policy_objects::webhook(served, &asked?)), wish.incomplete).await {
-            EntryRound::Same | EntryRound::Absent => None,
-            EntryRound::Written { before } => {
-                let before = if before { std::mem::take(&mut self.clauses) } else { BTreeMap::new() };
-                self.clauses = asked_since(&before, &clauses, Instant::now().into_std());
-                None
-            }
-            EntryRound::Refused(why) => Some(why),
-        }
+        self.webhook.ask(&clauses, |served| Some(policy_objects::webhook(served, &asked?)), wish.incomplete).await
     }
 
     /// Has `DaemonSets` written that gates could not open for: a policy gives them the toleration then. Whether all have it.
@@ -260,8 +243,7 @@ impl NodePolicySync {
         let present = self.policies.present();
         let mut known = self.admission.known.lock();
         let refused = refused.unwrap_or_else(|| known.refused.clone());
-        let clauses = if self.webhook.is_written() { self.clauses.clone() } else { BTreeMap::new() };
-        let accepted = Accepted { policies: self.policies.written(), clauses };
+        let accepted = Accepted { policies: self.policies.written(), clauses: self.webhook.asked() };
         if known.offers == Some(offers) && known.present == present && known.refused == refused && known.accepted == accepted {
             return;
         }

@@ -1,6 +1,6 @@
 use super::*;
 use kube::client::Body;
-use planner::node_gates::accepted::SETTLES;
+use planner::gates_shared::accepted::SETTLES;
 use serde_json::{Value, json};
 use std::sync::Mutex;
 

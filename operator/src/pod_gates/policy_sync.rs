@@ -3,21 +3,21 @@
 
 use crate::gates_shared::{
     WebhookService,
-    policy_sync::{self, PolicySync, Rounds, Versions},
-    webhook_sync::{EntryRound, WebhookSync},
+    policy_sync::{self, PolicySync, Refused, Rounds, Versions},
+    webhook_sync::WebhookSync,
 };
 use crds::names;
 use kube::Client;
 use parking_lot::Mutex;
-use planner::pod_gates::{
-    Gate,
-    policy_objects::{self, Means, Offers, means},
+use planner::{
+    gates_shared::accepted::{Accepted, SETTLING},
+    pod_gates::{
+        Gate,
+        policy_objects::{self, Means, Offers, means},
+    },
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
-use tokio::sync::watch;
+use std::sync::Arc;
+use tokio::{sync::watch, time::Instant};
 
 /// Field manager of policies, bindings and the entry of the webhook.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/pod-admission";
@@ -35,14 +35,13 @@ struct DesiredPolicies {
 struct PolicyState {
     /// Nothing before the first list.
     has_policies: Option<bool>,
-    /// Why a gate's policy is not there, by UID; nothing where it is.
-    kept: BTreeMap<String, Option<String>>,
-    /// For which pods the webhook is asked, by the clause of each gate.
-    asked: BTreeSet<String>,
-    /// Why the entry of the webhook could not be written or removed.
-    refused: Option<String>,
+    refused: Refused,
+    /// What is as it was written, and when.
+    accepted: Accepted,
     /// Something of it has changed that conditions tell.
     news: bool,
+    /// When that was asked last.
+    asked: Option<std::time::Instant>,
 }
 
 /// Between the loop, which says what is wanted, and [`PodPolicySync`], which says what exists.
@@ -69,9 +68,12 @@ impl PolicyHandle {
         policy_sync::want(&self.wish, DesiredPolicies { gates, incomplete });
     }
 
-    /// Whether conditions have changed since this was asked last.
+    /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
     pub fn has_news(&self) -> bool {
-        std::mem::take(&mut self.known.lock().news)
+        let mut known = self.known.lock();
+        let now = Instant::now().into_std();
+        let before = known.asked.replace(now);
+        std::mem::take(&mut known.news) || known.accepted.has_settled(before, now)
     }
 
     /// For condition `AdmissionActive`: a word, whether pods get the gate, and a sentence; nothing where the gate asks for nothing.
@@ -81,32 +83,17 @@ impl PolicyHandle {
         }
         let known = self.known.lock();
         let Some(policies) = known.has_policies else {
-            return Some(("PolicyPending", false, "the operator has not seen yet whether the API server has policies".into()));
+            return Some((SETTLING, false, "the operator has not seen yet whether the API server has policies".into()));
         };
-        let agreed = format!("where Namespace {} has the label {}: {}", gate.namespace, names::INJECT_LABEL, names::INJECT_LABEL_VALUE);
-        Some(match means(gate, self.offers(policies)) {
-            Means::Missing(reason, why) => (reason, false, why.into()),
-            Means::Policy => match known.kept.get(&gate.uid) {
-                Some(None) => (
-                    "Policy",
-                    true,
-                    format!("a MutatingAdmissionPolicy gives the readiness gate to selected pods as they are created, {agreed}"),
-                ),
-                Some(Some(why)) => ("PolicyRefused", false, format!("the policy was refused: {why}")),
-                None => ("PolicyPending", false, "the policy is being made".into()),
-            },
-            Means::Webhook if policy_objects::clause(gate).is_some_and(|clause| known.asked.contains(&clause)) => (
-                "Webhook",
-                true,
-                format!(
-                    "the operator's webhook gives the readiness gate to selected pods as they are created, {agreed}, and while the API server can reach the operator"
-                ),
-            ),
-            Means::Webhook => match &known.refused {
-                Some(why) => ("WebhookRefused", false, format!("the configuration of the webhook was refused: {why}")),
-                None => ("WebhookPending", false, "the operator is creating the configuration of the webhook and its certificates".into()),
-            },
-        })
+        let means = means(gate, self.offers(policies));
+        let accepted = means.accepted_at(&known.accepted, gate);
+        let refused = match means {
+            Means::Policy => known.refused.policies.get(&gate.uid),
+            Means::Webhook => known.refused.webhook.as_ref(),
+            Means::Missing(..) => None,
+        };
+        let age = accepted.map(|at| Instant::now().into_std().saturating_duration_since(at));
+        Some(means.condition(gate, age, refused.map(String::as_str)))
     }
 }
 
@@ -124,19 +111,6 @@ impl PodPolicySync {
         let wishes = admission.wish.subscribe();
         let webhook = WebhookSync::new(client.clone(), FIELD_MANAGER, policy_objects::WEBHOOK, served);
         Self { admission, wishes, policies: PolicySync::new(client, names::POD_GATE_LABEL, FIELD_MANAGER, versions), webhook }
-    }
-
-    /// Applies the entry of the webhook for these gates, or removes it where there are none: for which pods the webhook is asked now, and
-    /// why not for those that it should be asked for.
-    async fn keep_webhook(&mut self, gates: &[&Arc<Gate>], spared: bool) -> (BTreeSet<String>, Option<String>) {
-        let all = || gates.iter().map(|gate| &***gate);
-        match self.webhook.keep(|served| policy_objects::webhook(served, all()), spared).await {
-            EntryRound::Refused(why) => (BTreeSet::new(), Some(why)),
-            EntryRound::Same | EntryRound::Written { .. } if self.webhook.is_written() => {
-                (all().filter_map(policy_objects::clause).collect(), None)
-            }
-            EntryRound::Same | EntryRound::Written { .. } | EntryRound::Absent => (BTreeSet::new(), None),
-        }
     }
 }
 
@@ -159,14 +133,17 @@ impl Rounds for PodPolicySync {
         let wanted: Vec<_> = by(Means::Policy).filter_map(|gate| Some((gate.uid.clone(), policy_objects::policy(gate)?))).collect();
         let spares = |uid: &str| wish.incomplete && !wish.gates.iter().any(|gate| gate.uid == uid);
         // Where there are no policies, none of ours is known, and nothing is wanted.
-        let refused = self.policies.sync(&wanted, spares).await;
-        let kept: BTreeMap<_, _> = wanted.into_iter().map(|(uid, _)| (uid.clone(), refused.get(&uid).cloned())).collect();
+        let policies = self.policies.sync(&wanted, spares).await;
         let by_webhook: Vec<_> = by(Means::Webhook).collect();
-        let (asked, webhook_refused) = self.keep_webhook(&by_webhook, wish.incomplete).await;
+        let clauses: Vec<_> = by_webhook.iter().filter_map(|gate| policy_objects::clause(gate)).collect();
+        let gates = by_webhook.iter().map(|gate| &***gate);
+        let webhook = self.webhook.ask(&clauses, |served| policy_objects::webhook(served, gates), wish.incomplete).await;
+        let refused = Refused { policies, webhook };
+        let accepted = Accepted { policies: self.policies.written(), clauses: self.webhook.asked() };
+        let done = refused == Refused::default();
         let mut known = self.admission.known.lock();
-        known.news |= (&known.kept, &known.asked, &known.refused) != (&kept, &asked, &webhook_refused);
-        let done = refused.is_empty() && webhook_refused.is_none();
-        (known.kept, known.asked, known.refused) = (kept, asked, webhook_refused);
+        known.news |= (&known.refused, &known.accepted) != (&refused, &accepted);
+        (known.refused, known.accepted) = (refused, accepted);
         done
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::tests::AdmissionServer;
+use planner::gates_shared::accepted::SETTLES;
 use serde_json::json;
 
 const WEBHOOK: &str = policy_objects::WEBHOOK;
@@ -37,29 +38,40 @@ fn said(admission: &PolicyHandle, gate: &Gate) -> (&'static str, bool) {
     (reason, works)
 }
 
+/// What was accepted last is in force afterwards, and conditions say so by the time alone.
+async fn settle(admission: &PolicyHandle) {
+    admission.has_news();
+    tokio::time::advance(SETTLES).await;
+    assert!(admission.has_news() && !admission.has_news());
+}
+
 fn authority() -> watch::Sender<Option<String>> {
     watch::Sender::new(Some("authority".to_owned()))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_policies_the_webhook_is_used_while_gates_exist() {
     let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, watch::Sender::new(None));
     let (mut sync, admission) = sync(&server, Some(&trusted));
     let (web, shop) = (gate("web", "Auto", "web"), gate("shop", "Auto", "shop"));
-    assert_eq!(said(&admission, &web), ("PolicyPending", false), "nothing is known yet");
+    assert_eq!(said(&admission, &web), ("Settling", false), "nothing is known yet");
     admission.want(vec![Arc::clone(&web)], false);
     assert!(sync.round(true).await);
-    assert_eq!((said(&admission, &web), server.entries()), (("WebhookPending", false), None), "there are no certificates");
+    assert_eq!((said(&admission, &web), server.entries()), (("Settling", false), None), "there are no certificates");
     trusted.send_replace(Some("authority".to_owned()));
     assert!(sync.round(false).await && admission.has_news());
+    assert_eq!(said(&admission, &web), ("Settling", false), "an API server may not have read it yet");
+    settle(&admission).await;
     assert_eq!(said(&admission, &web), ("Webhook", true));
     let entry = server.entries().unwrap().remove(WEBHOOK).unwrap();
     assert_eq!(entry["clientConfig"]["service"]["path"], "/mutate-pod");
     assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["web"]));
-    assert_eq!(said(&admission, &gate("web", "Auto", "edited")), ("WebhookPending", false), "it was not written yet");
+    assert_eq!(said(&admission, &gate("web", "Auto", "edited")), ("Settling", false), "it was not written yet");
     admission.want(vec![Arc::clone(&web), Arc::clone(&shop)], false);
-    assert_eq!(said(&admission, &shop), ("WebhookPending", false));
+    assert_eq!(said(&admission, &shop), ("Settling", false));
     assert!(sync.round(false).await);
+    assert_eq!((said(&admission, &web), said(&admission, &shop)), (("Webhook", true), ("Settling", false)));
+    settle(&admission).await;
     assert_eq!((said(&admission, &web), said(&admission, &shop)), (("Webhook", true), ("Webhook", true)));
     let entry = server.entries().unwrap().remove(WEBHOOK).unwrap();
     assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["shop", "web"]));
@@ -72,23 +84,26 @@ async fn without_policies_the_webhook_is_used_while_gates_exist() {
     assert_eq!(server.entries(), None);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn with_policies_only_gates_that_request_the_webhook_get_it() {
     let (server, trusted) = (AdmissionServer::default(), authority());
     let (mut sync, admission) = sync(&server, Some(&trusted));
     let (auto, webhook) = (gate("web", "Auto", "web"), gate("shop", "Webhook", "shop"));
     admission.want(vec![Arc::clone(&auto)], false);
     assert!(sync.round(true).await);
-    assert_eq!((said(&admission, &auto), server.entries()), (("Policy", true), None));
+    assert_eq!((said(&admission, &auto), server.entries()), (("Settling", false), None));
+    settle(&admission).await;
+    assert_eq!(said(&admission, &auto), ("Policy", true));
     let policies = || server.objects.lock().unwrap().keys().filter(|path| path.starts_with("mutatingadmissionpolicies/")).count();
     assert_eq!(policies(), 1);
     admission.want(vec![Arc::clone(&webhook)], false);
     assert!(sync.round(false).await);
+    settle(&admission).await;
     assert_eq!((said(&admission, &webhook), policies()), (("Webhook", true), 0));
     assert_eq!(server.entries().unwrap().into_keys().collect::<Vec<_>>(), [WEBHOOK]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_gate_without_policy_or_webhook_says_what_is_missing() {
     let server = AdmissionServer { without_policies: true, ..AdmissionServer::default() };
     let (mut without, admission) = sync(&server, None);
@@ -110,7 +125,7 @@ async fn a_gate_without_policy_or_webhook_says_what_is_missing() {
     assert_eq!((said(&admission, &own), server.entries()), (("OperatorNamespace", false), None), "its own pods need no answer of it");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_refused_webhook_configuration_is_reported_and_retried() {
     let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
     let (mut sync, admission) = sync(&server, Some(&trusted));
@@ -121,10 +136,11 @@ async fn a_refused_webhook_configuration_is_reported_and_retried() {
     assert_eq!(said(&admission, &web), ("WebhookRefused", false));
     *server.refuses.lock().unwrap() = false;
     assert!(sync.round(false).await && admission.has_news());
+    settle(&admission).await;
     assert_eq!(said(&admission, &web), ("Webhook", true));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_operator_without_webhook_removes_a_former_webhook_entry() {
     let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
     let (mut former, admission) = sync(&server, Some(&trusted));
@@ -135,4 +151,20 @@ async fn an_operator_without_webhook_removes_a_former_webhook_entry() {
     admission.want(vec![Arc::clone(&web)], false);
     assert!(next.round(true).await);
     assert_eq!((server.entries(), said(&admission, &web)), (None, ("NoPolicies", false)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_policy_before_an_edit_of_its_gate_does_not_count() {
+    let server = AdmissionServer::default();
+    let (mut sync, admission) = sync(&server, None);
+    let (before, edited) = (gate("web", "Auto", "web"), gate("web", "Auto", "shop"));
+    admission.want(vec![Arc::clone(&before)], false);
+    assert!(sync.round(true).await);
+    settle(&admission).await;
+    assert_eq!((said(&admission, &before), said(&admission, &edited)), (("Policy", true), ("Settling", false)));
+    admission.want(vec![Arc::clone(&edited)], false);
+    assert!(sync.round(false).await);
+    assert_eq!((said(&admission, &before), said(&admission, &edited)), (("Settling", false), ("Settling", false)));
+    settle(&admission).await;
+    assert_eq!(said(&admission, &edited), ("Policy", true));
 }

@@ -3,6 +3,7 @@
 //! Conditions of watched objects come in, as `operator` cut them down; what they mean to a gate goes out, and the admission policies that
 //! gates ask for. Both kinds of gates use these types and functions. Nothing here knows either kind, or a rollout.
 
+pub mod accepted;
 pub mod conditions;
 pub mod policy_objects;
 pub mod review;

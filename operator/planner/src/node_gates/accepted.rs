@@ -1,63 +1,23 @@
-//! Whether new nodes of a gate are protected: not as soon as the API server has accepted what is to protect them, but when every
-//! API server goes by it.
-//!
-//! An API server reads policies and configurations of webhooks again about once a second, and tells nobody. Until then a new node
-//! is tainted as the body before it says, or not at all. So the operator counts from the answer to its own write, by a clock that
-//! nobody sets. An operator that has just started knows of no write of its own: it writes all of it anew, which changes nothing where
-//! nothing differs, and counts from there.
+//! Whether new nodes of a gate are protected: when what taints them at their creation is in force.
 
 use super::{
     policy_objects::{Means, clause, node_policy},
     world::Gate,
 };
-use crate::gates_shared::policy_objects::AdmissionPolicy;
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use crate::gates_shared::accepted::{Accepted, SETTLES, SETTLING};
+use std::time::{Duration, Instant};
 
-/// How long after its acceptance a policy or a configuration counts as in force. An API server reads them again a second after it
-/// has done so last, from a watch that may lag behind, and a busy one compiles them more slowly: five times as long leaves room.
-pub const SETTLES: Duration = Duration::from_secs(5);
-
-/// What the API server has accepted from this operator and nobody has changed since, as far as is known.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Accepted {
-    /// Policies with their bindings, by name, and when the last of the two was accepted.
-    pub policies: BTreeMap<String, (AdmissionPolicy, Instant)>,
-    /// Since when the webhook is asked for the nodes of each [`clause`].
-    pub clauses: BTreeMap<String, Instant>,
-}
-
-impl Accepted {
+impl Means {
     /// When exactly what taints the gate's new nodes was accepted; nothing while that is something else. `owned`: as for
     /// [`node_policy`].
-    pub fn at(&self, means: &Means, gate: &Gate, owned: bool) -> Option<Instant> {
-        match means {
-            Means::Policy => {
-                let wanted = node_policy(gate, owned)?;
-                self.policies.get(&wanted.name).filter(|(accepted, _)| *accepted == wanted).map(|(_, at)| *at)
-            }
-            Means::Webhook => self.clauses.get(&clause(gate)?).copied(),
-            Means::Reactive(_) => None,
+    pub fn accepted_at(&self, accepted: &Accepted, gate: &Gate, owned: bool) -> Option<Instant> {
+        match self {
+            Self::Policy => accepted.policy(&node_policy(gate, owned)?),
+            Self::Webhook => accepted.clause(&clause(gate)?),
+            Self::Reactive(_) => None,
         }
     }
 
-    /// Whether something has settled after `before`, and not after `now`: conditions say something else then.
-    pub fn has_settled(&self, before: Option<Instant>, now: Instant) -> bool {
-        let settled = |at: &Instant| *at + SETTLES <= now && before.is_none_or(|before| *at + SETTLES > before);
-        self.policies.values().map(|(_, at)| at).chain(self.clauses.values()).any(settled)
-    }
-}
-
-/// Since when the webhook is asked for each clause, where its configuration with these was accepted `now`. `before`: the same of the
-/// configuration that it replaces, empty where that trusted other authorities or is not known. A clause that both have was never
-/// without effect, whichever of the two an API server goes by.
-pub fn asked_since(before: &BTreeMap<String, Instant>, clauses: &[String], now: Instant) -> BTreeMap<String, Instant> {
-    clauses.iter().map(|clause| (clause.clone(), before.get(clause).copied().unwrap_or(now))).collect()
-}
-
-impl Means {
     /// For condition `AdmissionActive`: a word for it, whether new nodes are tainted as they are created, and a sentence. `accepted`:
     /// how long ago the API server has accepted exactly what does that.
     pub fn condition(&self, accepted: Option<Duration>) -> (&'static str, bool, String) {
@@ -70,12 +30,12 @@ impl Means {
                 true,
                 "the operator's webhook taints nodes at their creation, while the API server can reach the operator".into(),
             ),
-            Self::Policy if accepted.is_none() => ("Settling", false, "the operator is writing the policy".into()),
+            Self::Policy if accepted.is_none() => (SETTLING, false, "the operator is writing the policy".into()),
             Self::Webhook if accepted.is_none() => {
-                ("Settling", false, "the operator is creating the configuration of the webhook and its certificates".into())
+                (SETTLING, false, "the operator is creating the configuration of the webhook and its certificates".into())
             }
             Self::Policy | Self::Webhook => (
-                "Settling",
+                SETTLING,
                 false,
                 format!(
                     "written less than {} s ago, so an API server may not have read it yet: until then a new node may get the taint a moment after its creation",
@@ -92,7 +52,9 @@ mod tests {
         super::policy_objects::{Offers, means, policies},
         *,
     };
+    use crate::gates_shared::{accepted::asked_since, policy_objects::AdmissionPolicy};
     use serde_json::{Value, json};
+    use std::collections::BTreeMap;
 
     const POLICIES: Offers = Offers { policies: true, webhook: true };
     const WEBHOOK: Offers = Offers { policies: false, webhook: true };
@@ -123,7 +85,7 @@ mod tests {
     /// The condition of a gate at this time: word and value.
     fn said(accepted: &Accepted, gate: &Gate, offers: Offers, now: Instant) -> (&'static str, bool) {
         let means = means(gate, true, offers);
-        let condition = means.condition(accepted.at(&means, gate, true).map(|at| now - at));
+        let condition = means.condition(means.accepted_at(accepted, gate, true).map(|at| now - at));
         (condition.0, condition.1)
     }
 

@@ -4,6 +4,7 @@
 //! gate keeps and the pod lists are in it, by [`patch`] never one of Kubernetes' own. All that is remembered is in the conditions
 //! themselves. Nothing here makes a request or writes to nodes.
 
+pub mod accepted;
 pub mod decide;
 pub mod links;
 pub mod owners;

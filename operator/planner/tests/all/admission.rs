@@ -10,11 +10,9 @@ use crds::{
 use k8s_openapi::api::core::v1::Taint;
 use planner::{
     facts::NodeFacts,
-    gates_shared::{Source, policy_objects::quote},
+    gates_shared::{Source, accepted::SETTLES, policy_objects::quote},
     node_gates::{
-        Gate, GateClocks, World,
-        accepted::SETTLES,
-        decide,
+        Gate, GateClocks, World, decide,
         policy_objects::{self, Means, Offers, asked, clause, means, not_tainted, policies, policy_name, selected},
         record::annotation_key,
         satisfiable::unsatisfiable,
