@@ -429,7 +429,7 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub proven_after_seconds: Option<u32>,
-    /// How often a pod of a new revision may restart, or be unready for more than 10 seconds, before the revision fails on its node. Flaps older than 10 minutes do not count if the node has served without a break since. 0: no limit. Default 3.
+    /// How many times a pod of a new revision falls until the revision fails on its node. A pod falls when it restarts, when it is unready for more than 10 seconds, when the kubelet evicts it, or when its machine is lost. Falls older than 10 minutes do not count if the node has served without a break since. 0: no limit. Default 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_flaps: Option<u32>,
