@@ -339,6 +339,7 @@ pub fn resolve_with(spec: &IngressDaemonSetSpec, template: &Arc<Value>) -> Resul
         errors.push(host_port_conflict(&pod));
     }
     errors.extend(held_health_port(&pod, &ports));
+    warnings.extend((!degrades && ports.is_empty()).then(|| without_marks(&rolling)).flatten());
     warnings.extend(privileged_health_port(&ports));
     let timing = or_default(&mut errors, spec.load_balancer.as_ref().map(Timing::of).transpose());
     warnings.extend(timing.and_then(|timing| timing.outlasts_grace(&rolling)));
@@ -400,6 +401,16 @@ fn ignored_selector(spec: &IngressDaemonSetSpec) -> Option<SpecProblem> {
     selector.map(|_| SpecProblem {
         reason: "SelectorIgnored",
         message: "selector.matchExpressions has no effect: remove it; the operator finds pods by its own labels and copies only selector.matchLabels to the Deployments".into(),
+    })
+}
+
+/// Nodes count as taken out, and nobody outside of the operator is told. `rolling`: of a spec in detach mode, without health ports.
+fn without_marks(rolling: &RollingUpdate) -> Option<SpecProblem> {
+    let RollingUpdate { annotate_deployment_to_detach, annotate_node_to_detach, label_node_to_detach, .. } = rolling;
+    let marks = annotate_deployment_to_detach.is_some() || annotate_node_to_detach.is_some() || label_node_to_detach.is_some();
+    (!marks).then(|| SpecProblem {
+        reason: "NothingDetaches",
+        message: "maxUnavailableNodes is above 0, but nothing takes a node out of the load balancer before its pods end: set healthCheckNodePorts, annotateNodeToDetach or labelNodeToDetach".into(),
     })
 }
 

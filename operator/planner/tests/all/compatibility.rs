@@ -148,9 +148,32 @@ fn degrade_mode_ignores_marks_with_a_remark() {
         assert!(degrades.warnings[0].message.contains(word), "{}", degrades.warnings[0].message);
     }
     assert_eq!(warnings(&with(json!({"maxUnavailableNodes": 2}))), [] as [&str; 0]);
-    assert_eq!(warnings(&settings(&rolling(json!({"maxDegradedNodes": 2})))), [] as [&str; 0]);
+    assert_eq!(warnings(&settings(&rolling(json!({"maxDegradedNodes": 2})))), [] as [&str; 0], "a node stays attached");
     let label = settings(&rolling(json!({"labelNodeToDetach": {"gracePeriodSeconds": 9}})));
     assert!(label.warnings[0].message.starts_with("labelNodeToDetach"), "{:?}", label.warnings);
+}
+
+#[test]
+fn detach_mode_that_tells_nobody_is_accepted_with_a_remark() {
+    let with = |ports: Value, mark: &str| {
+        let mut strategy = json!({"maxUnavailableNodes": 1});
+        if !mark.is_empty() {
+            strategy[mark] = if mark == "labelNodeToDetach" { json!({"gracePeriodSeconds": 9}) } else { json!({"key": "a/b"}) };
+        }
+        settings(&spec(|spec| {
+            spec["healthCheckNodePorts"] = ports;
+            spec["updateStrategy"] = json!({"rollingUpdate": strategy});
+        }))
+    };
+    let nobody = with(json!([]), "");
+    assert_eq!(warnings(&nobody), ["NothingDetaches"]);
+    for field in ["maxUnavailableNodes", "healthCheckNodePorts", "annotateNodeToDetach", "labelNodeToDetach"] {
+        assert!(nobody.warnings[0].message.contains(field), "{}", nobody.warnings[0].message);
+    }
+    assert_eq!(warnings(&with(json!([10080]), "")), [] as [&str; 0]);
+    for mark in ["annotateDeploymentToDetach", "annotateNodeToDetach", "labelNodeToDetach"] {
+        assert_eq!(warnings(&with(json!([]), mark)), [] as [&str; 0], "{mark}");
+    }
 }
 
 #[test]
@@ -180,7 +203,10 @@ fn a_health_port_adds_its_own_mark_to_others() {
 
 #[test]
 fn given_both_budgets_nodes_are_detached_with_a_remark() {
-    let settings = settings(&rolling(json!({"maxUnavailableNodes": 2, "maxDegradedNodes": 1})));
+    let settings = settings(&spec(|spec| {
+        spec["healthCheckNodePorts"] = json!([10080]);
+        spec["updateStrategy"] = json!({"rollingUpdate": {"maxUnavailableNodes": 2, "maxDegradedNodes": 1}});
+    }));
     assert_eq!((settings.mode, settings.budget), (DisruptionMode::Detach, Count::Number(2)));
     assert_eq!(settings.warnings.iter().map(|remark| remark.reason).collect::<Vec<_>>(), ["ConflictingStrategy"]);
     assert_eq!(
@@ -188,6 +214,34 @@ fn given_both_budgets_nodes_are_detached_with_a_remark() {
         (Count::Percent(100), Count::Number(0)),
         "a detached node is updated at once"
     );
+}
+
+/// The strategy, the ports and the number of pods are those of the original's README.
+#[test]
+fn the_originals_example_runs_once_the_named_fields_are_removed() {
+    let without = |pods_per_node: u32, fields: &[&str]| {
+        let mut strategy = json!({
+            "maxUnavailableNodes": 2, "maxUnavaiablePodsPerNode": 3, "maxSurgedPodsPerNode": 1, "maxDegradedNodes": 3,
+            "annotateNodeToDetach": {"key": "node-detacher.variant.run/detached", "value": "true", "gracePeriodSeconds": 10},
+            "waitForDetachmentByAnnotatedTimestamp": {
+                "key": "node-detacher.variant.run/detachment-timestamp", "format": "RFC3339", "gracePeriodSeconds": 30,
+            },
+        });
+        strategy.as_object_mut().unwrap().retain(|field, _| !fields.contains(&field.as_str()));
+        spec(|spec| {
+            spec["podsPerNode"] = pods_per_node.into();
+            spec["healthCheckNodePorts"] = json!([10080]);
+            spec["updateStrategy"] = json!({"rollingUpdate": strategy});
+            spec["template"]["spec"]["hostNetwork"] = true.into();
+            spec["template"]["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80}, {"containerPort": 443}]);
+        })
+    };
+    assert_eq!(reasons(&without(2, &[])), ["HostPortConflict"]);
+    let detaches = settings(&without(1, &["maxDegradedNodes", "waitForDetachmentByAnnotatedTimestamp"]));
+    assert_eq!((detaches.mode, warnings(&detaches)), (DisruptionMode::Detach, vec![]));
+    let degrades = ["maxUnavailableNodes", "maxSurgedPodsPerNode", "annotateNodeToDetach", "waitForDetachmentByAnnotatedTimestamp"];
+    let degrades = settings(&without(1, &degrades));
+    assert_eq!((degrades.mode, warnings(&degrades)), (DisruptionMode::Degrade, vec![]));
 }
 
 #[test]
