@@ -133,6 +133,19 @@ fn the_originals_node_label_is_on_deployments_but_not_pods() {
 }
 
 #[test]
+fn labels_of_the_selector_are_on_deployments_but_not_pods() {
+    let mut resource = (*Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap()).clone();
+    resource.spec.selector = serde_json::from_value(json!({"matchLabels": {"team": "edge"}})).unwrap();
+    let settings = resolve(&resource.spec).unwrap();
+    let token = crds::token::Token { uid8: "00000000".into(), id: 1, phase: crds::token::Phase::New, since: 0, keep_annotation: false };
+    let template = render::template(&resource, &settings, "edge-n1", "n1");
+    let deployment = render::deployment(&resource, &settings, "edge-n1", "n1", &token, &template, 1);
+    assert_eq!(deployment["metadata"]["labels"]["team"], "edge");
+    let others = [&deployment["spec"]["selector"]["matchLabels"], &deployment["spec"]["template"]["metadata"]["labels"]];
+    assert!(others.iter().all(|labels| labels.get("team").is_none()), "{others:?}");
+}
+
+#[test]
 fn the_originals_missing_label_is_added_without_replacing_pods() {
     let mut world = World::new(Wish::new(Marks::Token, 1), 2);
     let mut operator = Operator::default();
