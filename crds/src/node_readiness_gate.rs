@@ -492,7 +492,7 @@ pub struct NodeReadinessGateStatus {
     /// Generation of the spec that this status describes. -1: the operator has not looked at the resource yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions: Ready (while it is False, also Reconciling while the operator tries again, or Stalled if somebody must act first), Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`. `AdmissionActive` is True if new nodes have the taint from their creation on. It is False with reason `Settling` for 5 s after a change, and with reason `Reactive` if the operator adds the taint when it sees the new node.
+    /// Conditions: Ready (while it is False, also Reconciling while the operator tries again, or Stalled if somebody must act first), Satisfiable, Overlapping, `BudgetExhausted`, `TolerationMissing`, `AdmissionActive`. `AdmissionActive` is True if new nodes have the taint from their creation on. It is False with reason `Settling` until 5 s after the API server accepted a change, and with reason `Reactive` if the operator adds the taint when it sees the new node.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,

@@ -335,7 +335,7 @@ pub struct PodReadinessGateStatus {
     /// Generation of the spec that this status describes. -1: the operator has not looked at the resource yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Conditions. Ready: the operator can read the source and write the condition; if not, Reconciling is True while it tries again, and Stalled if somebody must act first. Conflicting: another gate sets the same condition of the same pods. `AdmissionActive`: pods get the readiness gate at their creation. It is False with reason `Settling` for 5 s after a change.
+    /// Conditions. Ready: the operator can read the source and write the condition; if not, Reconciling is True while it tries again, and Stalled if somebody must act first. Conflicting: another gate sets the same condition of the same pods. `AdmissionActive`: pods get the readiness gate at their creation. It is False with reason `Settling` until 5 s after the API server accepted a change.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]), length(max = 16))]
     pub conditions: Vec<Condition>,

@@ -190,7 +190,7 @@ impl GrantRules<'_> {
 }
 
 /// Unavailable nodes first, then those that run what nobody wants any more, cordoned last, domains in turns, then by a hash: the order of
-/// the input never matters. With one domain at a time domains come before everything.
+/// the input never matters. With one domain at a time domains come first. What leaves by itself comes before all of them: see `admit`.
 fn candidates<'a, 'b>(
     rules: &GrantRules<'_>,
     managed_nodes: &'b [ManagedNode<'a>],

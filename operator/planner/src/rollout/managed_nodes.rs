@@ -175,7 +175,7 @@ fn turns(targets: &Targets, rollout: Option<&RolloutState>, managed_nodes: &[Man
     order.sort_by_cached_key(|(_, managed)| (managed.order_hash(&settings.revision), managed.name));
     let urgency = |managed: &ManagedNode<'_>| {
         let fit = managed.node.is_some_and(|node| node.ready && !node.unschedulable) && !managed.is_skipped();
-        // Next come those that are out of service already: what failed is mended first.
+        // Those under way come next: a step counts them as its own.
         (!runs(managed, settings), !is_changing(managed), !fit)
     };
     order.sort_by_cached_key(|(_, managed)| urgency(managed));
