@@ -43,9 +43,12 @@ struct KnownEntry {
 /// What became of a round.
 #[derive(Debug, PartialEq, Eq)]
 enum EntryRound {
-    /// The entry is as it was.
+    /// The entry is as it is wanted.
     Same,
-    /// It was written. `before`: the one that it replaces was written by this operator, too, and trusted the same authorities.
+    /// The entry is left as it was, whatever that is.
+    Left,
+    /// It was written. `before`: the one that it replaces was written by this operator, too, and one of both trusts all authorities of
+    /// the other.
     Written {
         /// See above.
         before: bool,
@@ -64,7 +67,7 @@ pub struct WebhookSync {
     name: &'static str,
     served: Option<WebhookService>,
     known: Option<KnownEntry>,
-    /// Since when the webhook is asked for each clause of the entry that was written last.
+    /// Since when the webhook is asked for each clause that the entry was wanted for last.
     clauses: BTreeMap<String, std::time::Instant>,
 }
 
@@ -95,15 +98,15 @@ impl WebhookSync {
         render: impl FnOnce(&ServedWebhook<'_>) -> Option<Value>,
         spared: bool,
     ) -> Option<String> {
-        match self.keep(render, spared).await {
-            EntryRound::Same | EntryRound::Absent => None,
-            EntryRound::Written { before } => {
-                let before = if before { std::mem::take(&mut self.clauses) } else { BTreeMap::new() };
-                self.clauses = asked_since(&before, clauses, Instant::now().into_std());
-                None
-            }
-            EntryRound::Refused(why) => Some(why),
-        }
+        let before = match self.keep(render, spared).await {
+            // Clauses that are too long together leave the entry as it is: it asks for all objects of their namespace already.
+            EntryRound::Same | EntryRound::Written { before: true } => std::mem::take(&mut self.clauses),
+            EntryRound::Written { before: false } => BTreeMap::new(),
+            EntryRound::Left | EntryRound::Absent => return None,
+            EntryRound::Refused(why) => return Some(why),
+        };
+        self.clauses = asked_since(&before, clauses, Instant::now().into_std());
+        None
     }
 
     /// Returns when other authorities are to be trusted; never where no webhook is served.
@@ -150,7 +153,7 @@ impl WebhookSync {
         });
         let wanted = match wanted {
             // The certificates have not been read yet: another replica may serve with those that the entry knows.
-            Some((_, None)) => return if self.known.is_some() { EntryRound::Same } else { EntryRound::Absent },
+            Some((_, None)) => return if self.known.is_some() { EntryRound::Left } else { EntryRound::Absent },
             Some((entry, Some(trusted))) => Some((entry, trusted)),
             None => None,
         };
@@ -158,7 +161,7 @@ impl WebhookSync {
             (None, None) => return EntryRound::Absent,
             (Some((entry, _)), Some(known)) if known.written.as_ref() == Some(&entry) => return EntryRound::Same,
             (Some((entry, trusted)), _) => self.apply(entry, trusted).await,
-            (None, Some(_)) if spared => return EntryRound::Same,
+            (None, Some(_)) if spared => return EntryRound::Left,
             (None, Some(_)) => self.remove().await,
         };
         result.unwrap_or_else(|error| {
@@ -170,7 +173,9 @@ impl WebhookSync {
     async fn apply(&mut self, entry: Value, trusted: String) -> kube::Result<EntryRound> {
         let params = PatchParams::apply(self.field_manager).force();
         let applied = self.api().patch(WEBHOOKS, &params, &Patch::Apply(configuration(&entry))).await?;
-        let before = self.known.take().is_some_and(|known| known.written.is_some() && known.trusted == trusted);
+        // A renewal adds an authority before the webhook serves by it, and drops one after it has ceased to.
+        let agree = |former: &str| trusted.contains(former) || former.contains(&trusted);
+        let before = self.known.take().is_some_and(|known| known.written.is_some() && agree(&known.trusted));
         let stored = applied.webhooks.into_iter().flatten().find(|stored| stored.name == self.name);
         self.known = Some(KnownEntry { written: Some(entry), trusted, stored });
         Ok(EntryRound::Written { before })

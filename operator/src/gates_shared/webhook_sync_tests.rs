@@ -35,7 +35,7 @@ async fn kinds_keep_separate_entries_and_the_last_removes_the_object() {
     assert!(nodes.find().await && pods.find().await);
     assert_eq!((nodes.keep(entry(NODES), false).await, pods.keep(entry(PODS), false).await), (EntryRound::Same, EntryRound::Same));
     assert!(server.calls().is_empty(), "what the other kind wrote changes nothing here");
-    assert_eq!((nodes.keep(none, true).await, names(&server).map(|names| names.len())), (EntryRound::Same, Some(2)), "spared");
+    assert_eq!((nodes.keep(none, true).await, names(&server).map(|names| names.len())), (EntryRound::Left, Some(2)), "spared");
     assert_eq!((nodes.keep(none, false).await, names(&server)), (EntryRound::Absent, Some(vec![PODS.into()])));
     assert!(pods.find().await);
     assert_eq!(pods.keep(entry(PODS), false).await, EntryRound::Same);
@@ -80,6 +80,10 @@ async fn a_changed_or_removed_webhook_entry_is_restored() {
         Some(entry)
     };
     assert_eq!(pods.keep(narrow, false).await, EntryRound::Written { before: true }, "the same authorities as before");
+    for renewed in ["two three", "three"] {
+        trusted.send_replace(Some(renewed.to_owned()));
+        assert_eq!(pods.keep(narrow, false).await, EntryRound::Written { before: true }, "one of them stays all the time");
+    }
 }
 
 #[tokio::test]
@@ -98,7 +102,7 @@ async fn an_entry_stays_while_the_certificates_have_not_been_read() {
     assert_eq!(sync(&server, PODS, &trusted).keep(entry(PODS), false).await, WRITTEN);
     let mut restarted = sync(&server, PODS, &watch::Sender::new(None));
     assert!(restarted.find().await);
-    assert_eq!((restarted.keep(entry(PODS), false).await, restarted.is_written()), (EntryRound::Same, false));
+    assert_eq!((restarted.keep(entry(PODS), false).await, restarted.is_written()), (EntryRound::Left, false));
     assert_eq!(names(&server), Some(vec![PODS.into()]), "another replica may serve");
     assert_eq!((restarted.keep(none, false).await, names(&server)), (EntryRound::Absent, None));
 }

@@ -154,7 +154,7 @@ async fn an_operator_without_webhook_removes_a_former_webhook_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_policy_before_an_edit_of_its_gate_does_not_count() {
+async fn a_policy_older_than_its_gates_edit_does_not_count() {
     let server = AdmissionServer::default();
     let (mut sync, admission) = sync(&server, None);
     let (before, edited) = (gate("web", "Auto", "web"), gate("web", "Auto", "shop"));
@@ -167,4 +167,35 @@ async fn the_policy_before_an_edit_of_its_gate_does_not_count() {
     assert_eq!((said(&admission, &before), said(&admission, &edited)), (("Settling", false), ("Settling", false)));
     settle(&admission).await;
     assert_eq!(said(&admission, &edited), ("Policy", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_refused_after_an_edit_gives_its_reason() {
+    let server = AdmissionServer::default();
+    let (mut sync, admission) = sync(&server, None);
+    let (before, edited) = (gate("web", "Auto", "web"), gate("web", "Auto", "shop"));
+    admission.want(vec![before], false);
+    assert!(sync.round(true).await);
+    settle(&admission).await;
+    *server.refuses.lock().unwrap() = true;
+    admission.want(vec![Arc::clone(&edited)], false);
+    assert!(!sync.round(false).await && admission.has_news());
+    assert_eq!(said(&admission, &edited), ("PolicyRefused", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_beyond_the_length_of_its_namespace_settles() {
+    let (server, trusted) = (AdmissionServer { without_policies: true, ..AdmissionServer::default() }, authority());
+    let (mut sync, admission) = sync(&server, Some(&trusted));
+    let mut gates: Vec<_> = (0..60).map(|number| gate("web", "Auto", &format!("web-{number}"))).collect();
+    admission.want(gates.clone(), false);
+    assert!(sync.round(true).await);
+    settle(&admission).await;
+    let (entry, further) = (server.entries(), gate("web", "Auto", "further"));
+    gates.push(Arc::clone(&further));
+    admission.want(gates, false);
+    assert!(sync.round(false).await);
+    assert_eq!((server.entries(), said(&admission, &further)), (entry, ("Settling", false)), "all pods of the namespace are asked about");
+    settle(&admission).await;
+    assert_eq!(said(&admission, &further), ("Webhook", true));
 }

@@ -14,7 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use planner::{
-    gates_shared::{Key, conditions::repeats_ready},
+    gates_shared::{Key, accepted::SETTLING, conditions::repeats_ready},
     pod_gates::{
         Gate, World,
         decide::GateView,
@@ -180,12 +180,14 @@ fn counts(gate: &Gate, status: &PodReadinessGateStatus) -> [(Pods, i64); 4] {
 }
 
 /// Whether a condition says something new that people are to be told; that nothing is wrong is no news at first. Of gates that are too many
-/// each says so in its status: events about thousands would cost the API server more.
+/// each says so in its status: events about thousands would cost the API server more. So would one about each gate whenever an operator
+/// starts, whose admission is not in force for the first seconds.
 fn is_news(before: &[Condition], condition: &Condition) -> bool {
-    if repeats_ready(condition) || condition.reason == TOO_MANY_GATES {
+    if repeats_ready(condition) || condition.reason == TOO_MANY_GATES || condition.reason == SETTLING {
         return false;
     }
     match before.iter().find(|known| known.type_ == condition.type_) {
+        Some(known) if known.reason == SETTLING => condition.status != "True",
         Some(known) => (&known.status, &known.reason) != (&condition.status, &condition.reason),
         None => (condition.type_ == "Conflicting") == (condition.status == "True"),
     }
@@ -222,6 +224,13 @@ mod tests {
         assert!(!is_news(std::slice::from_ref(&ready), &ready));
         assert!(!is_news(&[], &condition("Stalled", "True", "PatchForbidden")), "Ready has said so");
         assert!(!is_news(&[], &condition("Ready", "False", "TooManyGates")), "there may be thousands");
+        let admission = |status, reason| condition("AdmissionActive", status, reason);
+        let (active, settling, refused) =
+            (admission("True", "Policy"), admission("False", "Settling"), admission("False", "PolicyRefused"));
+        let rows = [(&active, &settling, false), (&settling, &active, false), (&settling, &refused, true), (&refused, &active, true)];
+        for (before, after, news) in rows {
+            assert_eq!(is_news(std::slice::from_ref(before), after), news, "{} after {}", after.reason, before.reason);
+        }
     }
 
     #[test]

@@ -54,3 +54,36 @@ impl Means {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_was_accepted_counts_once_settled_despite_a_refusal() {
+        let gate = Gate {
+            namespace: "web".into(),
+            name: "open".into(),
+            uid: "uid".into(),
+            generation: 1,
+            created: 0,
+            deleting: false,
+            spec: serde_json::from_value(json!({"conditionType": "example.com/open", "source": {"manual": {}}})).unwrap(),
+        };
+        let just_before = SETTLES.saturating_sub(Duration::from_nanos(1));
+        let rows = [(None, SETTLING), (Some(Duration::ZERO), SETTLING), (Some(just_before), SETTLING)];
+        for (means, word, refused) in [(Means::Policy, "Policy", "PolicyRefused"), (Means::Webhook, "Webhook", "WebhookRefused")] {
+            let said = |accepted, refused| {
+                let (reason, works, _) = means.condition(&gate, accepted, refused);
+                (reason, works)
+            };
+            for (accepted, wanted) in rows {
+                assert_eq!(said(accepted, None), (wanted, false), "{accepted:?}");
+            }
+            assert_eq!((said(Some(SETTLES), None), said(Some(SETTLES), Some("no"))), ((word, true), (word, true)));
+            assert_eq!((said(None, Some("no")), said(Some(just_before), Some("no"))), ((refused, false), (SETTLING, false)));
+        }
+        assert_eq!(Means::Missing("NoWebhook", "").condition(&gate, Some(SETTLES), None).0, "NoWebhook");
+    }
+}
