@@ -159,7 +159,8 @@ async fn a_detach_key_is_refused_unless_the_operator_allows_it() {
 
 #[tokio::test]
 async fn a_taint_that_is_not_allowed_only_causes_a_remark() {
-    let resource = resource(&json!({"nodeReadinessTaint": {"key": "example.com/edge", "effect": "NoSchedule"}}));
+    let resource =
+        resource(&json!({"healthCheckNodePorts": [10080], "nodeReadinessTaint": {"key": "example.com/edge", "effect": "NoSchedule"}}));
     let (forecast, text) = planned(&with_operator(&["run"], []), &resource).await;
     assert!(text.contains("TaintNotAllowed") && text.contains("add web=example.com/edge to --allowed-node-taints"), "{text}");
     assert!(forecast.invalid.is_empty() && forecast.turns.len() == 1, "{text}");

@@ -174,7 +174,7 @@ impl WebhookSync {
         let params = PatchParams::apply(self.field_manager).force();
         let applied = self.api().patch(WEBHOOKS, &params, &Patch::Apply(configuration(&entry))).await?;
         // A renewal adds an authority before the webhook serves by it, and drops one after it has ceased to.
-        let agree = |former: &str| trusted.contains(former) || former.contains(&trusted);
+        let agree = |former: &str| !former.is_empty() && !trusted.is_empty() && (trusted.contains(former) || former.contains(&trusted));
         let before = self.known.take().is_some_and(|known| known.written.is_some() && agree(&known.trusted));
         let stored = applied.webhooks.into_iter().flatten().find(|stored| stored.name == self.name);
         self.known = Some(KnownEntry { written: Some(entry), trusted, stored });

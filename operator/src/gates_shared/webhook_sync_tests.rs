@@ -84,6 +84,10 @@ async fn a_changed_or_removed_webhook_entry_is_restored() {
         trusted.send_replace(Some(renewed.to_owned()));
         assert_eq!(pods.keep(narrow, false).await, EntryRound::Written { before: true }, "one of them stays all the time");
     }
+    for without in ["", "four"] {
+        trusted.send_replace(Some(without.to_owned()));
+        assert_eq!(pods.keep(narrow, false).await, WRITTEN, "none of them stays");
+    }
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ async fn write(client: &Client, recorder: &EventRecorder, change: StatusWrite) -
 
 /// An event for a transition of the gate; none for each pod.
 async fn tell(recorder: &EventRecorder, object: &PodReadinessGate, condition: &Condition) {
-    let works = (condition.type_ == "Conflicting") != (condition.status == "True");
+    let works = (condition.type_ == "Conflicting") != (condition.status == "True") || condition.reason == SETTLING;
     let type_ = if works { EventType::Normal } else { EventType::Warning };
     write::publish(recorder, object, type_, (&condition.reason, "Gate"), condition.message.clone()).await;
 }
@@ -183,13 +183,15 @@ fn counts(gate: &Gate, status: &PodReadinessGateStatus) -> [(Pods, i64); 4] {
 /// each says so in its status: events about thousands would cost the API server more. So would one about each gate whenever an operator
 /// starts, whose admission is not in force for the first seconds.
 fn is_news(before: &[Condition], condition: &Condition) -> bool {
-    if repeats_ready(condition) || condition.reason == TOO_MANY_GATES || condition.reason == SETTLING {
+    if repeats_ready(condition) || condition.reason == TOO_MANY_GATES {
         return false;
     }
+    let is_refused = |condition: &Condition| condition.reason.ends_with("Refused");
     match before.iter().find(|known| known.type_ == condition.type_) {
-        Some(known) if known.reason == SETTLING => condition.status != "True",
+        Some(known) if condition.reason == SETTLING => is_refused(known),
+        Some(known) if known.reason == SETTLING => is_refused(condition),
         Some(known) => (&known.status, &known.reason) != (&condition.status, &condition.reason),
-        None => (condition.type_ == "Conflicting") == (condition.status == "True"),
+        None => condition.reason != SETTLING && (condition.type_ == "Conflicting") == (condition.status == "True"),
     }
 }
 
@@ -227,8 +229,16 @@ mod tests {
         let admission = |status, reason| condition("AdmissionActive", status, reason);
         let (active, settling, refused) =
             (admission("True", "Policy"), admission("False", "Settling"), admission("False", "PolicyRefused"));
-        let rows = [(&active, &settling, false), (&settling, &active, false), (&settling, &refused, true), (&refused, &active, true)];
-        for (before, after, news) in rows {
+        let missing = admission("False", "NoPolicies");
+        for (before, after, news) in [
+            (&active, &settling, false),
+            (&settling, &active, false),
+            (&missing, &settling, false),
+            (&settling, &missing, false),
+            (&settling, &refused, true),
+            (&refused, &settling, true),
+            (&active, &missing, true),
+        ] {
             assert_eq!(is_news(std::slice::from_ref(before), after), news, "{} after {}", after.reason, before.reason);
         }
     }
