@@ -194,7 +194,7 @@ async fn the_demo(bed: &Bed) -> Result<()> {
         Ok(())
     })
     .await?;
-    bed.apply(&[gate]).await?;
+    bed.apply(std::slice::from_ref(&gate)).await?;
     throughout(WHILE, "without the label there is no condition", async || {
         let pod = pods(bed).get("centos").await?;
         ensure!(conditions(&pod, DEMO).is_empty() && conditions(&pod, "Ready")[0].0 == "False", "{:?}", pod.status);
@@ -240,6 +240,11 @@ async fn the_demo(bed: &Bed) -> Result<()> {
     becomes(bed, "centos", DEMO, Some(("True", "SourceTrue"))).await?;
     is_ready(bed, "centos", true).await?;
     bed.say("the guide tells why a pod is held, and lets all pods pass");
+    let back = json!({"spec": {"source": {"manual": null, "label": gate["spec"]["source"]["label"]}}});
+    bed.kubectl(&["patch", "prg", "feature-1", "--type=merge", "-p", &back.to_string()]).await?;
+    becomes(bed, "centos", DEMO, Some(("False", "SourceFalse"))).await?;
+    bed.kubectl(&["label", "pod", "centos", "example=true", "--overwrite"]).await?;
+    is_ready(bed, "centos", true).await?;
     Ok(())
 }
 
