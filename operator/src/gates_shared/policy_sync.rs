@@ -9,7 +9,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
 };
-use planner::gates_shared::policy_objects::AdmissionPolicy;
+use planner::gates_shared::{accepted::Accepted, policy_objects::AdmissionPolicy};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,6 +56,41 @@ pub struct Refused {
     pub policies: BTreeMap<String, String>,
     /// Why the entry of the webhook is not as it is wanted.
     pub webhook: Option<String>,
+}
+
+/// What conditions tell of policies and of the entry of the webhook.
+#[derive(Debug, Default)]
+pub struct KnownAdmission {
+    /// See [`Refused`].
+    pub refused: Refused,
+    /// What is as it was written, and when.
+    pub accepted: Accepted,
+    /// Something has changed that conditions tell.
+    pub news: bool,
+    /// When that was asked last.
+    asked: Option<std::time::Instant>,
+}
+
+impl KnownAdmission {
+    /// Takes in what a round has found. Whether conditions tell something else of it.
+    pub fn replace(&mut self, refused: Refused, accepted: Accepted) -> bool {
+        let changed = (&self.refused, &self.accepted) != (&refused, &accepted);
+        self.news |= changed;
+        (self.refused, self.accepted) = (refused, accepted);
+        changed
+    }
+
+    /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
+    pub fn has_news(&mut self) -> bool {
+        let now = Instant::now().into_std();
+        let before = self.asked.replace(now);
+        std::mem::take(&mut self.news) || self.accepted.has_settled(before, now)
+    }
+}
+
+/// How long ago that was.
+pub fn age(at: std::time::Instant) -> Duration {
+    Instant::now().into_std().saturating_duration_since(at)
 }
 
 /// Work that is done in rounds.

@@ -3,7 +3,7 @@
 use crate::{
     gates_shared::{
         GateState, WebhookService,
-        policy_sync::{self, PolicySync, Refused, Rounds, Versions},
+        policy_sync::{self, KnownAdmission, PolicySync, Refused, Rounds, Versions, age},
         webhook_sync::WebhookSync,
     },
     write::{self, Error},
@@ -28,7 +28,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// Field manager of policies, bindings and the entry of the webhook.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/admission";
@@ -62,13 +62,7 @@ struct PolicyState {
     offers: Option<Offers>,
     /// UIDs of gates that something is there of.
     present: BTreeSet<String>,
-    refused: Refused,
-    /// What is as it was written, and when.
-    accepted: Accepted,
-    /// Something of it has changed that conditions tell.
-    news: bool,
-    /// When that was asked last.
-    asked: Option<std::time::Instant>,
+    admission: KnownAdmission,
 }
 
 /// Between the loop, which says what is wanted, and [`NodePolicySync`], which says what exists.
@@ -103,15 +97,13 @@ impl PolicyHandle {
 
     /// Of a gate that is being deleted: something of it is still there, and why it could not be deleted, if that was tried.
     pub fn lingers(&self, uid: &str) -> Option<Lingering> {
-        self.is_present(uid).then(|| self.known.lock().refused.policies.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
+        self.is_present(uid)
+            .then(|| self.known.lock().admission.refused.policies.get(uid).cloned().map_or(Lingering::Waits, Lingering::Refused))
     }
 
     /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
     pub fn has_news(&self) -> bool {
-        let mut known = self.known.lock();
-        let now = Instant::now().into_std();
-        let before = known.asked.replace(now);
-        std::mem::take(&mut known.news) || known.accepted.has_settled(before, now)
+        self.known.lock().admission.has_news()
     }
 
     /// For condition `AdmissionActive`; nothing before the first look. `gate` as it is now: what was written for it may be older.
@@ -119,20 +111,21 @@ impl PolicyHandle {
     pub fn condition(&self, gate: &Gate, enforced: bool, owned: bool) -> Option<(&'static str, bool, String)> {
         let known = self.known.lock();
         let means = policy_objects::means(gate, enforced, known.offers?);
+        let KnownAdmission { refused, accepted, .. } = &known.admission;
         if means == Means::Policy
-            && let Some(why) = known.refused.policies.get(&gate.uid)
+            && let Some(why) = refused.policies.get(&gate.uid)
         {
             return Some(reactive("the policy", why));
         }
-        let accepted = means.accepted_at(&known.accepted, gate, owned);
+        let accepted = means.accepted_at(accepted, gate, owned);
         // What was written before stays in force.
         if means == Means::Webhook
             && accepted.is_none()
-            && let Some(why) = &known.refused.webhook
+            && let Some(why) = &refused.webhook
         {
             return Some(reactive("the configuration of the webhook", why));
         }
-        Some(means.condition(accepted.map(|at| Instant::now().into_std().saturating_duration_since(at))))
+        Some(means.condition(accepted.map(age)))
     }
 }
 
@@ -199,7 +192,7 @@ impl NodePolicySync {
     /// Finds the existing policies of ours. Whether that could be found out.
     async fn list(&mut self) -> bool {
         let Some(policies) = self.policies.list().await else { return false };
-        let webhook = self.admission.known.lock().refused.webhook.clone();
+        let webhook = self.admission.known.lock().admission.refused.webhook.clone();
         let refused = (!policies).then(|| Refused { policies: BTreeMap::new(), webhook });
         self.tell(Offers { policies, webhook: self.admission.webhook }, refused);
         true
@@ -242,13 +235,15 @@ impl NodePolicySync {
     fn tell(&self, offers: Offers, refused: Option<Refused>) {
         let present = self.policies.present();
         let mut known = self.admission.known.lock();
-        let refused = refused.unwrap_or_else(|| known.refused.clone());
+        let refused = refused.unwrap_or_else(|| known.admission.refused.clone());
         let accepted = Accepted { policies: self.policies.written(), clauses: self.webhook.asked() };
-        if known.offers == Some(offers) && known.present == present && known.refused == refused && known.accepted == accepted {
+        let changed = known.admission.replace(refused, accepted);
+        if !changed && known.offers == Some(offers) && known.present == present {
             return;
         }
+        known.admission.news = true;
         let frees = known.offers.is_none() || !known.present.is_subset(&present);
-        *known = PolicyState { offers: Some(offers), present, refused, accepted, news: true, asked: known.asked };
+        (known.offers, known.present) = (Some(offers), present);
         drop(known);
         if frees {
             // Nodes of a gate that is being deleted may be released now.

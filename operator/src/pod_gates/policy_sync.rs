@@ -3,7 +3,7 @@
 
 use crate::gates_shared::{
     WebhookService,
-    policy_sync::{self, PolicySync, Refused, Rounds, Versions},
+    policy_sync::{self, KnownAdmission, PolicySync, Refused, Rounds, Versions, age},
     webhook_sync::WebhookSync,
 };
 use crds::names;
@@ -17,7 +17,7 @@ use planner::{
     },
 };
 use std::sync::Arc;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 /// Field manager of policies, bindings and the entry of the webhook.
 const FIELD_MANAGER: &str = "ingress-daemonset-operator/pod-admission";
@@ -35,13 +35,7 @@ struct DesiredPolicies {
 struct PolicyState {
     /// Nothing before the first list.
     has_policies: Option<bool>,
-    refused: Refused,
-    /// What is as it was written, and when.
-    accepted: Accepted,
-    /// Something of it has changed that conditions tell.
-    news: bool,
-    /// When that was asked last.
-    asked: Option<std::time::Instant>,
+    admission: KnownAdmission,
 }
 
 /// Between the loop, which says what is wanted, and [`PodPolicySync`], which says what exists.
@@ -70,10 +64,7 @@ impl PolicyHandle {
 
     /// Whether conditions have changed since this was asked last, if only by the time that has gone by.
     pub fn has_news(&self) -> bool {
-        let mut known = self.known.lock();
-        let now = Instant::now().into_std();
-        let before = known.asked.replace(now);
-        std::mem::take(&mut known.news) || known.accepted.has_settled(before, now)
+        self.known.lock().admission.has_news()
     }
 
     /// For condition `AdmissionActive`: a word, whether pods get the gate, and a sentence; nothing where the gate asks for nothing.
@@ -86,14 +77,14 @@ impl PolicyHandle {
             return Some((SETTLING, false, "the operator has not seen yet whether the API server has policies".into()));
         };
         let means = means(gate, self.offers(policies));
-        let accepted = means.accepted_at(&known.accepted, gate);
+        let KnownAdmission { refused, accepted, .. } = &known.admission;
+        let accepted = means.accepted_at(accepted, gate);
         let refused = match means {
-            Means::Policy => known.refused.policies.get(&gate.uid),
-            Means::Webhook => known.refused.webhook.as_ref(),
+            Means::Policy => refused.policies.get(&gate.uid),
+            Means::Webhook => refused.webhook.as_ref(),
             Means::Missing(..) => None,
         };
-        let age = accepted.map(|at| Instant::now().into_std().saturating_duration_since(at));
-        Some(means.condition(gate, age, refused.map(String::as_str)))
+        Some(means.condition(gate, accepted.map(age), refused.map(String::as_str)))
     }
 }
 
@@ -122,7 +113,7 @@ impl Rounds for PodPolicySync {
             }
             let Some(has_policies) = self.policies.list().await else { return false };
             let mut known = self.admission.known.lock();
-            known.news |= known.has_policies.replace(has_policies) != Some(has_policies);
+            known.admission.news |= known.has_policies.replace(has_policies) != Some(has_policies);
         }
         let wish = self.wishes.borrow_and_update().clone();
         let has_policies = self.admission.known.lock().has_policies;
@@ -141,9 +132,7 @@ impl Rounds for PodPolicySync {
         let refused = Refused { policies, webhook };
         let accepted = Accepted { policies: self.policies.written(), clauses: self.webhook.asked() };
         let done = refused == Refused::default();
-        let mut known = self.admission.known.lock();
-        known.news |= (&known.refused, &known.accepted) != (&refused, &accepted);
-        (known.refused, known.accepted) = (refused, accepted);
+        self.admission.known.lock().admission.replace(refused, accepted);
         done
     }
 

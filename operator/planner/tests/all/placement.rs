@@ -10,7 +10,7 @@ use crds::{
 };
 use planner::{
     Reason, Snapshot,
-    facts::{NodeFacts, OtherResource, PodFacts},
+    facts::{NodeFacts, OtherResource, PodFacts, Resource},
     node::breaker,
     objects::render,
     protocol::timing::{self, Marked},
@@ -114,15 +114,20 @@ fn pods_keep_the_users_template_and_get_tolerations_and_pins() {
     assert!(template["spec"].get("nodeName").is_none());
 }
 
+/// Deployment `edge-n1` of the node, as it is made at first.
+fn rendered(resource: &Resource, node: &str) -> Value {
+    let settings = resolve(&resource.spec).unwrap();
+    let token = crds::token::Token { uid8: "00000000".into(), id: 1, phase: crds::token::Phase::New, since: 0, keep_annotation: false };
+    let template = render::template(resource, &settings, "edge-n1", node);
+    render::deployment(resource, &settings, "edge-n1", node, &token, &template, 1)
+}
+
 #[test]
 fn the_originals_node_label_is_on_deployments_but_not_pods() {
     let resource = Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap();
     let labels = render::labels(&resource, "edge-n1", "n1.example.com");
     assert_eq!(labels.get("ingress-daemon-for-node").map(String::as_str), Some("n1.example.com"));
-    let settings = resolve(&resource.spec).unwrap();
-    let token = crds::token::Token { uid8: "00000000".into(), id: 1, phase: crds::token::Phase::New, since: 0, keep_annotation: false };
-    let template = render::template(&resource, &settings, "edge-n1", "n1.example.com");
-    let deployment = render::deployment(&resource, &settings, "edge-n1", "n1.example.com", &token, &template, 1);
+    let deployment = rendered(&resource, "n1.example.com");
     assert_eq!(deployment["metadata"]["labels"]["ingress-daemon-for-node"], "n1.example.com");
     let others = [&deployment["spec"]["selector"]["matchLabels"], &deployment["spec"]["template"]["metadata"]["labels"]];
     assert!(others.iter().all(|labels| labels.get("ingress-daemon-for-node").is_none()), "{others:?}");
@@ -136,10 +141,7 @@ fn the_originals_node_label_is_on_deployments_but_not_pods() {
 fn labels_of_the_selector_are_on_deployments_but_not_pods() {
     let mut resource = (*Cluster::new(Wish::new(Marks::Token, 1), 1).resource.unwrap()).clone();
     resource.spec.selector = serde_json::from_value(json!({"matchLabels": {"team": "edge"}})).unwrap();
-    let settings = resolve(&resource.spec).unwrap();
-    let token = crds::token::Token { uid8: "00000000".into(), id: 1, phase: crds::token::Phase::New, since: 0, keep_annotation: false };
-    let template = render::template(&resource, &settings, "edge-n1", "n1");
-    let deployment = render::deployment(&resource, &settings, "edge-n1", "n1", &token, &template, 1);
+    let deployment = rendered(&resource, "n1");
     assert_eq!(deployment["metadata"]["labels"]["team"], "edge");
     let others = [&deployment["spec"]["selector"]["matchLabels"], &deployment["spec"]["template"]["metadata"]["labels"]];
     assert!(others.iter().all(|labels| labels.get("team").is_none()), "{others:?}");
